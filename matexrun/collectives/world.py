@@ -150,19 +150,23 @@ class World:
         """The arrays of all ranks joined along axis 0; only their numbers of rows may differ."""
         return gather_rows(self._control, array)
 
-    def finish(self) -> None:
-        """Wait for all ranks to come here, without burning a core, and end MPI. Does nothing where MPI has ended.
+    def finish(self, timeout: float | None = None) -> bool:
+        """Wait for all ranks to come here, without burning a core, and end MPI. Whether that was done.
 
-        No time limit: the launcher knows from the reports which ranks have left and which still wait in a collective.
+        timeout: seconds to wait; without one, for ever: the launcher knows from the reports which ranks have left and which
+        still wait in a collective. Where it runs out, MPI is left as it is.
         """
         if self._mpi.Is_finalized():
-            return
+            return True
         all_here = self._end.Ibarrier()
-        pause = 0.001
+        pause, until = 0.001, None if timeout is None else time.monotonic() + timeout
         while not all_here.Test():
+            if until is not None and time.monotonic() > until:
+                return False
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
         self._mpi.Finalize()
+        return True
 
 
 def gather_rows(channel, array: np.ndarray) -> np.ndarray:
