@@ -17,9 +17,8 @@ class Target:
     is_module: bool = False
 
     def argv(self, python: str) -> list[str]:
-        """The command that runs it on one rank. Output is unbuffered: it goes through a pipe, and what a rank said last
-        before it was killed must not be lost in a buffer."""
-        return [python, "-u", *(["-m"] if self.is_module else []), self.name, *self.args]
+        """The command that runs it on one rank."""
+        return [python, *(["-m"] if self.is_module else []), self.name, *self.args]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,10 +110,10 @@ def find_mpiexec(library: Library, env: Mapping[str, str] = os.environ) -> str:
 
 
 def _candidates(library: Library, env: Mapping[str, str]) -> Iterator[str]:
-    """Existing launchers, the likeliest first: <folder>/bin for each folder above the library, then PATH."""
+    """Existing launchers, the likeliest first: <folder>/bin for each folder above the library but /, then PATH."""
     folders = []
     for path in dict.fromkeys((Path(library.path), Path(library.path).resolve())) if library.path else ():
-        folders += [str(folder / "bin") for folder in path.parent.parents]
+        folders += [str(folder / "bin") for folder in path.parent.parents if folder != folder.parent]
     folders += env.get("PATH", os.defpath).split(os.pathsep)
     seen = set()
     for folder in folders:

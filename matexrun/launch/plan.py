@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from matexrun.errors import EnvironmentError_, UsageError
-from matexrun.launch import checks, command, machine, mpi
+from matexrun.launch import checks, command, job, machine, mpi
 from matexrun.launch import layout as layouts
 from matexrun.launch.config import Options
 from matexrun.launch.flavours import MPI
@@ -48,8 +48,6 @@ def run(options: Options, target: command.Target) -> int:
         planned = plan(options, target, job_dir)
         if planned.problems:
             raise (EnvironmentError_ if planned.mpi is None else UsageError)(planned.problems[-1])
-        from matexrun.launch import job
-
         environment = planned.command.environment(os.environ)
         return job.run(planned.command.argv, environment, planned.settings)
 

