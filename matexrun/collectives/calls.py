@@ -15,6 +15,7 @@ from ml_dtypes import bfloat16
 
 from matexrun.collectives import world
 from matexrun.collectives.channel import digest
+from matexrun.collectives.module import ELEMENT
 from matexrun.collectives.plan import Bucket, plan
 from matexrun.collectives.reduction import Reducer, width
 from matexrun.errors import CollectiveError
@@ -68,13 +69,14 @@ class Call:
         return plan(tensors, int(settings.bucket_mb * _MIB), int(settings.chunk_mb * _MIB))
 
     def check(self) -> None:
-        """Raise CollectiveError, at trace time, for dtypes that can't be summed or scaled."""
-        if self.op != "allreduce":
-            return
+        """Raise CollectiveError, at trace time, for dtypes that can't be sent, summed or scaled."""
         for number, dtype in enumerate(self.dtypes):
-            width(dtype)
-            if self.factor and dtype.startswith("int"):
-                raise CollectiveError(f"tensor {number} of {self.what} is of {dtype}: integers can't be scaled")
+            if dtype not in ELEMENT:
+                raise CollectiveError(f"tensor {number} of {self.what} is of {dtype}: expected numbers or bool")
+            if self.op == "allreduce":
+                width(dtype)
+                if self.factor and dtype.startswith("int"):
+                    raise CollectiveError(f"tensor {number} of {self.what} is of {dtype}: integers can't be scaled")
 
     def run(self, sources: Sequence[np.ndarray], results: Sequence[np.ndarray], factor: float = 1.0) -> None:
         """Communicate. sources, results: flat arrays; result i may be the memory of source i, else it overlaps none."""

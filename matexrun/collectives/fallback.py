@@ -15,17 +15,16 @@ def emit(call: Call, tensors: list[tf.Tensor], factor: tf.Tensor | None, token: 
     """The results of `call` and the token that follows it."""
 
     def run(*operands):
-        sources = [np.ascontiguousarray(operand).reshape(-1) for operand in operands[: len(tensors)]]
+        sources = operands[: len(tensors)]
         results = [np.empty_like(source) for source in sources]  # operands are TensorFlow's memory: never written
         call.run(sources, results, float(operands[-2]) if factor is not None else 1.0)
-        return [*(result.reshape(shape) for result, shape in zip(results, call.shapes, strict=True)), operands[-1]]
+        return [*results, operands[-1]]
 
-    operands = [*tensors, *([] if factor is None else [factor]), token]
+    # Flat, since numpy_function can't convert a scalar of bfloat16 in eager mode.
+    operands = [*(tf.reshape(tensor, [-1]) for tensor in tensors), *([] if factor is None else [factor]), token]
     *results, token = tf.numpy_function(run, operands, [*(tensor.dtype for tensor in tensors), tf.float32])
-    for result, shape in zip(results, call.shapes, strict=True):
-        result.set_shape(shape)
     token.set_shape([1])
-    return [*results, token]
+    return [*(tf.reshape(result, shape) for result, shape in zip(results, call.shapes, strict=True)), token]
 
 
 def gather_rows(tensor: tf.Tensor, token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,10 +1,14 @@
 """The text of the StableHLO module that holds one custom call. Pure: strings in, a string out."""
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
-from matexrun.collectives.calls import Call
+if TYPE_CHECKING:
+    from matexrun.collectives.calls import Call
 
-_ELEMENT = {
+ELEMENT = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "uint8": "ui8", "uint16": "ui16", "uint32": "ui32", "uint64": "ui64",
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
@@ -14,8 +18,8 @@ TOKEN = "tensor<1xf32>"
 
 
 def tensor_type(dtype: str, shape: tuple[int, ...]) -> str:
-    """`tensor<2x3xf32>` for ("float32", (2, 3)). Raises KeyError for a dtype that has no buffer (string, resource)."""
-    return f"tensor<{''.join(f'{dim}x' for dim in shape)}{_ELEMENT[dtype]}>"
+    """`tensor<2x3xf32>` for ("float32", (2, 3))."""
+    return f"tensor<{''.join(f'{dim}x' for dim in shape)}{ELEMENT[dtype]}>"
 
 
 @functools.lru_cache(maxsize=1024)  # a step has a few calls; the text of one with 161 tensors takes a millisecond

@@ -49,7 +49,7 @@ def plan(tensors: Sequence[tuple[str, int, int]], bucket_bytes: int, chunk_bytes
     for number in reversed(range(len(tensors))):
         dtype, size, width = tensors[number]
         if size * width * _SMALL > bucket_bytes:
-            parts = -(-size * width // chunk_bytes)
+            parts = min(size, -(-size * width // chunk_bytes))
             for part in range(parts):
                 start, stop = size * part // parts, size * (part + 1) // parts
                 buckets.append(Bucket(dtype, (Piece(number, start, stop),), stop - start))

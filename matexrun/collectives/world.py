@@ -89,6 +89,7 @@ class World:
         node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
         self._mpi = MPI
         self._end = everyone.Dup()  # for `finish` alone, which must not be taken for a collective of another rank
+        self._all_here = None  # the request of `finish`
         self._node = Channel(node, "ranks of a node", queue=False)
         self._control = Channel(everyone.Dup(), "Python", queue=False)
         self.data = Channel(everyone.Dup(), "TensorFlow runtime", queue=True)
@@ -153,14 +154,15 @@ class World:
     def finish(self, timeout: float | None = None) -> bool:
         """Wait for all ranks to come here, without burning a core, and end MPI. Whether that was done.
 
-        timeout: seconds to wait; without one, for ever: the launcher knows from the reports which ranks have left and which
-        still wait in a collective. Where it runs out, MPI is left as it is.
+        timeout: seconds to wait; without one, for ever: the launcher knows from the reports which ranks have left and
+        which still wait in a collective. Where it runs out, MPI is left as it is, and another call waits on.
         """
         if self._mpi.Is_finalized():
             return True
-        all_here = self._end.Ibarrier()
+        if self._all_here is None:
+            self._all_here = self._end.Ibarrier()
         pause, until = 0.001, None if timeout is None else time.monotonic() + timeout
-        while not all_here.Test():
+        while not self._all_here.Test():
             if until is not None and time.monotonic() > until:
                 return False
             time.sleep(pause)
