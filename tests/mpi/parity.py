@@ -1,0 +1,125 @@
+"""Run a script as it is and on ranks, and compare what the processes wrote: values, files, and the rows computed.
+
+The scripts in tests/scripts know nothing of matexrun. Each process writes <out>/<pid>.json (see cases.py there).
+"""
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+REPOSITORY = Path(__file__).parents[2]
+
+RELATIVE = 1e-5  # losses, metrics, predictions
+WEIGHTS = 1e-4
+ABSOLUTE = 1e-6  # what float32 leaves of a value that is zero
+
+
+@dataclass
+class Run:
+    """How a command ended. results: one dict a process; files: names below its working directory, sorted."""
+
+    status: int
+    output: str
+    results: list[dict]
+    files: list[str]
+
+
+def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 170) -> Run:
+    """`python script OUT args`, or with `ranks` the same under `matexrun -n ranks`; `folder` must not exist.
+
+    A command that is not done in time is killed with all its children (status None is never compared equal).
+    """
+    work, out = folder / "work", folder / "out"
+    work.mkdir(parents=True)
+    out.mkdir()
+    options = ["-m", "matexrun", "-n", str(ranks), "--log-dir", str(folder / "logs")] if ranks else []
+    with open(folder / "output", "w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, *options, str(script), str(out), *args],
+            cwd=work,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            end(process, str(out))
+            status = None
+        output.seek(0)
+        text = output.read()
+    for log in sorted((folder / "logs").rglob("*.log")):
+        text += f"\n--- {log.name}\n{log.read_text()}"
+    results = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    return Run(status, text, results, sorted(str(path.relative_to(work)) for path in work.rglob("*")))
+
+
+def end(process: subprocess.Popen, mark: str) -> None:
+    """TERM for the launcher, which ends its job; then KILL for whatever still carries `mark` in its command line."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except OSError:
+            continue  # it ended meanwhile
+
+
+def assert_same(expected, got: list, relative: float = RELATIVE, path: str = "") -> None:
+    """Every rank's value equals the sequential one, at any depth; what stands under "rows" is split between ranks."""
+    if path.endswith("/rows"):
+        return assert_split(expected, got, path)
+    if path.endswith("/weights"):
+        relative = max(relative, WEIGHTS)
+    if isinstance(expected, dict):
+        assert all(value.keys() == expected.keys() for value in got), f"{path}: {[list(value) for value in got]}"
+        for key, value in expected.items():
+            assert_same(value, [other[key] for other in got], relative, f"{path}/{key}")
+    elif isinstance(expected, list):
+        assert all(len(value) == len(expected) for value in got), f"{path}: {len(expected)}, {[len(v) for v in got]}"
+        for index, value in enumerate(expected):
+            assert_same(value, [other[index] for other in got], relative, f"{path}[{index}]")
+    elif isinstance(expected, float):
+        for rank, value in enumerate(got):
+            same = math.isclose(value, expected, rel_tol=relative, abs_tol=ABSOLUTE) or (expected != expected != value)
+            assert same, f"{path}: {value} in process {rank}, sequentially {expected}"
+    else:
+        assert all(value == expected for value in got), f"{path}: {got}, sequentially {expected}"
+
+
+def assert_split(expected: dict, got: list[dict], path: str = "rows") -> None:
+    """The calls of the ranks make up the sequential calls: nobody computed more than a fair slice, none twice.
+
+    expected, and each rank's: {mode: [[rows, sum of ids, sum of squared ids], ...]}. Ranks beyond the number of rows
+    have no line for a call (they compute a borrowed row, and what it left in the layer is undone).
+    """
+    for mode, calls in expected.items():
+        left = [list(rank[mode]) for rank in got]
+        for number, call in enumerate(calls):
+            computing = min(call[0], len(got))
+            for ranks in itertools.combinations([rank for rank, lines in enumerate(left) if lines], computing):
+                lines = [left[rank][0] for rank in ranks]
+                if [sum(column) for column in zip(*lines, strict=True)] == call:
+                    break
+            else:
+                heads = [lines[:1] for lines in left]
+                raise AssertionError(f"{path}: {mode} call {number} of {call} [rows, ids, squares] is not in {heads}")
+            most = -(-call[0] // len(got))
+            assert max(line[0] for line in lines) <= most, f"{path}: {mode} call {number}: {lines}, at most {most} rows"
+            for rank in ranks:
+                del left[rank][0]
+        assert not any(left), f"{path}: {mode} calls beyond the sequential {len(calls)}: {left}"

@@ -1,0 +1,95 @@
+"""Whole runs: the digits, losses that must be refused, one rank that stops, a script without a seed."""
+
+import re
+import subprocess
+import sys
+
+import parity
+import pytest
+
+DIGITS = parity.REPOSITORY / "examples" / "digits.py"
+
+
+def run(folder, script, *args, **options):
+    return parity.run(folder, parity.SCRIPTS / script, *args, **options)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The example on one process, with a model that notes its rows."""
+    alone = run(tmp_path_factory.mktemp("digits") / "alone", "digits_noted.py")
+    assert alone.status == 0, alone.output
+    assert len(alone.results[0]["fit"]["history"]["loss"]) >= 5
+    return alone
+
+
+def epochs(output: str) -> list[str]:
+    return re.findall(r"accuracy: .*|test loss.*", output)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_digits(digits, tmp_path, ranks):
+    """The same epochs, losses and accuracies; each rank computes its slices; rank 0 prints, and one model is saved."""
+    together = run(tmp_path / "run", "digits_noted.py", ranks=ranks)
+    assert together.status == 0, together.output
+    parity.assert_same(digits.results[0], together.results)
+    assert together.files == digits.files == ["digits.keras"]
+    assert len(epochs(together.output)) == len(epochs(digits.output))
+
+
+def test_digits_unmodified(digits, tmp_path):
+    """The example itself, from the command line to a model file that loads."""
+    command = [sys.executable, "-m", "matexrun", "-n", "2", str(DIGITS), "--checkpoint", "best.keras"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    expected, got = epochs(digits.output), epochs(done.stdout)
+    assert len(got) == len(expected)
+    for one, other in zip(expected, got, strict=True):
+        numbers = [[float(number) for number in re.findall(r"\d\.\d+", line)] for line in (one, other)]
+        assert numbers[1] == pytest.approx(numbers[0], abs=1.01e-4)  # printed with four decimals
+    assert [path.name for path in tmp_path.glob("*.keras")] == ["best.keras"]
+    load = "import keras; keras.models.load_model('best.keras').summary()"
+    assert subprocess.run([sys.executable, "-c", load], cwd=tmp_path, timeout=100).returncode == 0
+
+
+@pytest.mark.parametrize("loss", ["dice", "tversky", "summed_error", "contrast_in_batch"])
+def test_a_loss_that_slices_cannot_make_up_is_refused(tmp_path, loss):
+    refused = run(tmp_path / "run", "refused.py", loss, ranks=2)
+    assert refused.status not in (0, None)
+    assert "trained" not in refused.output
+    assert re.search(rf"InexactError.*{loss}|matexrun: .*{loss}", refused.output, re.IGNORECASE), refused.output
+
+
+def test_a_stop_on_one_rank_stops_all(tmp_path):
+    stopped = run(tmp_path / "run", "stopping.py", ranks=3)
+    assert stopped.status == 0, stopped.output
+    results = [result["stopping"] for result in stopped.results]
+    assert sorted(result["decided"] for result in results) == [False, False, True]
+    steps = {(result["steps"], result["updates"]) for result in results}
+    assert len(steps) == 1
+    assert 11 <= steps.pop()[0] <= 12  # agreed at the next update at the latest
+    assert all(result["weights"] == results[0]["weights"] for result in results)
+
+
+def test_without_a_seed(tmp_path):
+    """Nobody set a seed: ranks still agree, learn, see all rows once an epoch, and in another order each time."""
+    unseeded = run(tmp_path / "run", "unseeded.py", ranks=3)
+    assert unseeded.status == 0, unseeded.output
+    for kind in ("arrays", "dataset"):
+        results = [result[kind] for result in unseeded.results]
+        for result in results:
+            parity.assert_same({k: v for k, v in results[0].items() if k != "rows"}, [result])
+        losses = results[0]["history"]["loss"]
+        assert losses[-1] < 0.5 * losses[0]
+        orders = set()
+        for epoch in range(8):
+            steps = [each_step(result["rows"]["train"], epoch) for result in results]
+            assert sum(sum(ids) for ids in steps) == 50 * 51 // 2
+            orders.add(str(steps))
+        assert len(orders) == 8
+
+
+def each_step(lines, epoch):
+    """Sums of ids of the full batches and, on the rank that had it, of the last row, in this epoch."""
+    calls = len(lines) // 8
+    return [ids for _, ids, _ in lines[epoch * calls : (epoch + 1) * calls]]

@@ -1,0 +1,108 @@
+"""Optimizers, and what they do to gradients besides applying them."""
+
+import keras
+from cases import BATCH, FEATURES, adam, case, fit, main, mlp, table
+from rows import Rows
+
+
+def compiled(jit, optimizer=None, **options):
+    model = mlp()
+    model.compile(optimizer or adam(), "mse", metrics=["mae"], **{"jit_compile": jit, **options})
+    return model
+
+
+@case
+def gradient_accumulation(jit):
+    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=3)
+    return fit(compiled(jit, optimizer), *table(), batch_size=BATCH, epochs=3)
+
+
+@case
+def mixed_float16(jit):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = keras.Sequential(
+            [
+                keras.Input((FEATURES + 1,)),
+                Rows(name="rows"),
+                keras.layers.Dense(8, activation="tanh"),
+                keras.layers.Dense(1, dtype="float32"),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"], jit_compile=jit)
+        results = fit(model, *table(), batch_size=BATCH)
+        return {**results, "loss_scale": float(model.optimizer.dynamic_scale)}
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+@case
+def loss_scale_that_overflows(jit):
+    """A first scale that is too large for float32: steps are skipped until it has been halved often enough."""
+    inner = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**127)
+    results = fit(compiled(jit, optimizer), *table(), batch_size=BATCH)
+    return {**results, "scale": float(optimizer.dynamic_scale), "updates": int(inner.iterations)}
+
+
+@case
+def global_clipnorm(jit):
+    return fit(compiled(jit, keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.2)), *table(), batch_size=BATCH)
+
+
+@case
+def clipvalue(jit):
+    return fit(compiled(jit, keras.optimizers.SGD(0.1, clipvalue=0.02)), *table(), batch_size=BATCH)
+
+
+@case
+def sgd_momentum(jit):
+    return fit(compiled(jit, keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)), *table(), batch_size=BATCH)
+
+
+@case
+def rmsprop(jit):
+    return fit(compiled(jit, keras.optimizers.RMSprop(0.005)), *table(), batch_size=BATCH)
+
+
+@case
+def adamw_with_schedule_and_average(jit):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 5, 0.8)
+    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.02, use_ema=True, ema_overwrite_frequency=4)
+    return fit(compiled(jit, optimizer), *table(), batch_size=BATCH)
+
+
+@case
+def frozen_layer(jit):
+    model = mlp()
+    model.layers[1].trainable = False
+    model.compile(adam(), "mse", jit_compile=jit)
+    return fit(model, *table(), batch_size=BATCH)
+
+
+@case
+def two_models(jit):
+    first, second = compiled(jit), compiled(jit, keras.optimizers.SGD(0.05))
+    x, y = table()
+    results = {"first": fit(first, x, y, batch_size=BATCH), "second": fit(second, x, -y, batch_size=11)}
+    return {**results, "first again": fit(first, x, y, batch_size=BATCH)}
+
+
+@case
+def compiled_again(jit):
+    model = compiled(jit)
+    before = fit(model, *table(), batch_size=BATCH)
+    model.compile(keras.optimizers.SGD(0.05), "mae", jit_compile=jit)
+    return {"before": before, "after": fit(model, *table(), batch_size=BATCH)}
+
+
+@case
+def learning_rate_set_between_fits(jit):
+    model = compiled(jit)
+    first = fit(model, *table(), batch_size=BATCH)
+    model.optimizer.learning_rate = 0.001
+    return {"first": first, "second": fit(model, *table(), batch_size=BATCH, initial_epoch=2, epochs=4)}
+
+
+if __name__ == "__main__":
+    main()

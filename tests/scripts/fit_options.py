@@ -1,0 +1,180 @@
+"""What model.fit and model.compile may be told besides the data."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from cases import BATCH, FEATURES, N, adam, case, fit, labels, main, mlp, outcome, table
+from rows import Rows
+
+
+def compiled(jit, **options):
+    model = mlp()
+    model.compile(adam(), "mse", metrics=["mae"], **{"jit_compile": jit, **options})
+    return model
+
+
+@case
+def validation_data(jit):
+    return fit(compiled(jit), *table(), batch_size=BATCH, validation_data=table(20, seed=8), validation_batch_size=3)
+
+
+@case
+def validation_split(jit):
+    return fit(compiled(jit), *table(), batch_size=BATCH, validation_split=0.25)
+
+
+@case
+def validation_freq_and_steps(jit):
+    held_out = tf.data.Dataset.from_tensor_slices(table(20, seed=8)).batch(3)
+    options = {"validation_data": held_out, "validation_steps": 4, "validation_freq": 2}
+    return fit(compiled(jit), *table(), batch_size=BATCH, epochs=4, **options)
+
+
+def classifier(jit):
+    model = mlp(3, "softmax")
+    model.compile(
+        adam(), "sparse_categorical_crossentropy", metrics=["accuracy"], weighted_metrics=["accuracy"], jit_compile=jit
+    )
+    return model
+
+
+@case
+def class_weight(jit):
+    return fit(classifier(jit), *labels(), batch_size=BATCH, class_weight={0: 0.4, 1: 3.0, 2: 1.0})
+
+
+@case
+def sample_weight(jit):
+    weights = np.linspace(0.1, 4, N) ** 2
+    return fit(classifier(jit), *labels(), batch_size=BATCH, sample_weight=weights)
+
+
+@case
+def sample_weights_that_are_zero_on_a_slice(jit):
+    weights = np.where(np.arange(N) % BATCH < 4, 0.0, 1.0)
+    return fit(classifier(jit), *labels(), batch_size=BATCH, sample_weight=weights, shuffle=False)
+
+
+@case
+def steps_per_epoch(jit):
+    data = tf.data.Dataset.from_tensor_slices(table()).batch(BATCH)
+    return fit(compiled(jit), data, steps_per_epoch=3)
+
+
+@case
+def steps_per_execution(jit):
+    return fit(compiled(jit, steps_per_execution=3), *table(), batch_size=BATCH)
+
+
+@case
+def run_eagerly(jit):
+    return fit(compiled(False, run_eagerly=True), *table(), batch_size=BATCH)
+
+
+class OwnStep(keras.Model):
+    """The training step of Keras's guide: its own loss tracker, metrics updated by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Rows(name="rows")
+        self.hidden = keras.layers.Dense(8, activation="tanh")
+        self.head = keras.layers.Dense(1)
+        self.loss_tracker = keras.metrics.Mean(name="loss")
+        self.mae = keras.metrics.MeanAbsoluteError(name="mae")
+
+    def call(self, x, training=False):
+        return self.head(self.hidden(self.seen(x, training=training)))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = keras.ops.mean(keras.losses.mean_squared_error(y, predicted))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.loss_tracker.update_state(loss)
+        self.mae.update_state(y, predicted)
+        return {"loss": self.loss_tracker.result(), "mae": self.mae.result()}
+
+    def test_step(self, data):
+        x, y = data
+        predicted = self(x, training=False)
+        self.loss_tracker.update_state(keras.ops.mean(keras.losses.mean_squared_error(y, predicted)))
+        self.mae.update_state(y, predicted)
+        return {"loss": self.loss_tracker.result(), "mae": self.mae.result()}
+
+    @property
+    def metrics(self):
+        return [self.loss_tracker, self.mae]
+
+
+@case
+def custom_train_step(jit):
+    model = OwnStep()
+    model.compile(optimizer=adam(), jit_compile=jit)
+    return fit(model, *table(), batch_size=BATCH, validation_data=table(20, seed=8))
+
+
+class OwnStepWithCompiledLoss(keras.Model):
+    """The shorter training step of Keras's guide: compute_loss and compiled metrics."""
+
+    def train_step(self, data):
+        x, y, weights = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=predicted, sample_weight=weights)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, predicted)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@case
+def custom_train_step_with_compute_loss(jit):
+    inputs = keras.Input((FEATURES + 1,))
+    hidden = keras.layers.Dense(8, activation="tanh")(Rows(name="rows")(inputs))
+    model = OwnStepWithCompiledLoss(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(adam(), "mse", metrics=["mae"], jit_compile=jit)
+    return fit(model, *table(), batch_size=BATCH, sample_weight=np.linspace(0.5, 2, N))
+
+
+@case
+def subclassed_model_built_by_fit(jit):
+    """No input shape before the first batch: the weights are made inside fit."""
+
+    class Late(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.seen = Rows(name="rows")
+            self.head = keras.layers.Dense(1)
+
+        def call(self, x, training=False):
+            return self.head(self.seen(x, training=training))
+
+    model = Late()
+    model.compile(adam(), "mse", jit_compile=jit)
+    return fit(model, *table(), batch_size=BATCH)
+
+
+@case
+def batches_of_other_sizes(jit):
+    """Each fit of one model with its own batch size, and the optimizer's state carried from one to the next."""
+    model = compiled(jit)
+    return {str(size): fit(model, *table(), batch_size=size, epochs=1) for size in (1, 2, 5, 17, 50)}
+
+
+@case
+def weights_set_by_hand(jit):
+    model = compiled(jit)
+    model.set_weights([np.full_like(weight, 0.01) for weight in model.get_weights()])
+    for weight in model.get_layer("rows").weights:
+        weight.assign(np.zeros(weight.shape))
+    return outcome(model, trained=fit(model, *table(), batch_size=BATCH))
+
+
+if __name__ == "__main__":
+    main()
