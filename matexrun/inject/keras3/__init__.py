@@ -1,0 +1,22 @@
+"""Keras 3: everything that makes `fit`, `evaluate`, `predict` and `*_on_batch` of N ranks behave as one process.
+
+data        each rank gets its slice of every batch, with the numbers of rows (n_r, n)
+trainer     the step sees the slice; before the first one the model is built, synchronised and probed
+optimizer   gradients are combined where they are applied
+losses      divisors that belong to the whole batch
+metrics     states that are the whole data's on every rank
+probe       user-written losses and metrics that slices cannot make up
+state       same start, averaged moving statistics, divergence
+callbacks   stop signals agreed by all ranks, one progress bar
+writers     files written once
+"""
+
+from matexrun.inject import lifecycle, randomness
+from matexrun.inject.keras3 import callbacks, data, losses, metrics, optimizer, trainer, writers
+
+
+def patch() -> None:
+    """Apply every patch once. Raises PatchError where Keras is not as expected."""
+    randomness.patch_keras(lifecycle.rank())
+    for subject in (data, losses, metrics, optimizer, trainer, callbacks, writers):
+        subject.patch()

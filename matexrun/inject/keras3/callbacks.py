@@ -1,0 +1,44 @@
+"""Decisions of callbacks are one decision of all ranks; only rank 0 shows progress and writes logs."""
+
+import os
+
+from matexrun.inject import lifecycle, patching
+
+
+def patch() -> None:
+    """Patch CallbackList, where fit, evaluate and predict call all callbacks, and the callbacks that only write."""
+    from keras.src.callbacks import callback_list, csv_logger, progbar_logger, remote_monitor, tensorboard
+
+    for name, parameters, flag in (
+        ("on_train_begin", ("logs",), "stop_training"),
+        ("on_train_batch_end", ("batch", "logs"), "stop_training"),
+        ("on_epoch_end", ("epoch", "logs"), "stop_training"),
+        ("on_test_batch_end", ("batch", "logs"), "stop_evaluating"),
+        ("on_predict_batch_end", ("batch", "logs"), "stop_predicting"),
+    ):
+        _agree(callback_list.CallbackList, name, parameters, flag)
+    if lifecycle.rank() != 0:
+        for cls in (
+            csv_logger.CSVLogger,
+            progbar_logger.ProgbarLogger,
+            remote_monitor.RemoteMonitor,
+            tensorboard.TensorBoard,
+        ):
+            _silence(cls)
+
+
+def _agree(owner, name, parameters, flag) -> None:
+    """After the callbacks have run, a stop that one rank asked for is every rank's, at the same step."""
+
+    @patching.method(owner, name, parameters)
+    def agreed(original, self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        if os.getpid() == lifecycle.pid() and self.model is not None:
+            setattr(self.model, flag, lifecycle.world().any(bool(getattr(self.model, flag, False))))
+
+
+def _silence(cls) -> None:
+    """Make the methods of a callback that only writes do nothing on this rank."""
+    for name in vars(cls).copy():
+        if name.startswith("on_") or name == "set_model":
+            setattr(cls, name, lambda self, *args, **kwargs: None)

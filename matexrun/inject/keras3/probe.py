@@ -1,0 +1,225 @@
+"""User-written losses and metrics are tried once, on the first batch: is the whole what its parts say it is?
+
+Keras' own losses and metrics are known to combine. For a function of the user's there is no telling from the outside,
+so its value on this rank's rows is compared with the combination of its values on two parts of them.
+"""
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+
+from matexrun.errors import InexactError
+from matexrun.inject import lifecycle
+from matexrun.inject.keras3 import metrics
+from matexrun.inject.tensorflow import warn
+
+
+def needed(model) -> bool:
+    """Whether anything of the user's decides the loss or the metrics."""
+    return bool(_user_losses(model) or _user_metrics(model) or _own_compute_loss(model) or _adds_losses(model))
+
+
+def build(model, batch) -> None:
+    """Build an unbuilt model as Keras does for its other backends, from shapes alone. A model that cannot be built so
+    builds in its first step, from the job's seed, and is compared after it."""
+    try:
+        model._symbolic_build(data_batch=batch)
+    except Exception:  # the step itself will show the error, if it is one
+        pass
+
+
+def check(model, element) -> None:
+    """Probe on the first element; collective. Raises InexactError for a loss that slices cannot make up (or warns, with
+    --inexact warn); remembers which of the user's metrics add up."""
+    batch, (rows, _) = element
+    x, y, weight = _unpack(batch)
+    rows = int(rows)
+    problems, adds_up = [], {}
+    if needed(model) and rows >= 2:
+        with _state_kept(model):
+            cuts = ((0, rows), (0, rows // 2), (rows // 2, rows))
+            parts = [_Part(model, *_cut((x, y, weight), *cut)) for cut in cuts]
+            problems = _check_losses(model, parts)
+            adds_up = _check_metrics(model, parts)
+    everyone = lifecycle.world().allgather_object((problems, adds_up, rows >= 2))
+    for found, _, _ in everyone:
+        for problem in found:
+            if lifecycle.job().inexact == "error":
+                raise InexactError(problem + " (--inexact warn trains all the same)")
+            warn(problem)
+            break
+    for i, metric in enumerate(_user_metrics(model)):
+        answers = [answers.get(i) for _, answers, able in everyone if able]
+        if answers and all(answers):
+            metrics.additive.add(metric)
+    if needed(model) and not any(able for _, _, able in everyone):
+        warn(
+            "the user-written loss or metric could not be probed, because no rank has two rows of the first batch; "
+            "the loss is taken as a mean over rows"
+        )
+
+
+def reason_against_jit(model) -> str | None:
+    """Why XLA cannot compile this model's step, or None."""
+    for metric in _user_metrics(model):
+        if metric not in metrics.additive:
+            return f"the metric {metric.name!r} is not a sum over rows, and XLA cannot gather rows from the other ranks"
+    return None
+
+
+class _Part:
+    """Some rows, the model's predictions for them, and the losses that its layers added."""
+
+    def __init__(self, model, x, y, weight):
+        self.x, self.y, self.weight = x, y, weight
+        self.rows = len(tf.nest.flatten(x)[0])
+        self.y_pred = _forward(model, x)
+        self.added = [float(tf.reduce_sum(loss)) for loss in model.losses]
+
+
+def _check_losses(model, parts) -> list[str]:
+    whole, *halves = parts
+    if _own_compute_loss(model):
+        values = [model._compute_loss(p.x, p.y, p.y_pred, p.weight, training=False) for p in parts]
+        model.reset_metrics()
+        if not _is_mean(values, parts):
+            return [_message("compute_loss() of the model", values, parts)]
+        return []
+    problems = []
+    for i in range(len(whole.added)):
+        values = [part.added[i] if i < len(part.added) else np.nan for part in parts]
+        if not _is_mean(values, parts):
+            problems.append(_message("a loss given to add_loss()", values, parts))
+    if model._compile_loss is not None and not model._compile_loss.built:
+        model._compile_loss.build(whole.y, whole.y_pred)
+    for loss, path in _user_losses(model):
+        values = []
+        for part in parts:
+            y, y_pred = (tf.convert_to_tensor(_at(s, path), loss.dtype) for s in (part.y, part.y_pred))
+            values.append(tf.convert_to_tensor(loss.call(y, y_pred)))
+        if values[0].shape.rank == 0:
+            if not _is_mean(values, parts):
+                problems.append(_message(f"the loss {loss.name!r}", values, parts))
+        elif not np.allclose(values[0], tf.concat(values[1:], 0), rtol=1e-2, atol=1e-5):
+            problems.append(
+                f"the loss {loss.name!r} gives a row another value when it is computed with other rows: it depends on "
+                "the whole batch, and slices of the batch cannot make it up"
+            )
+    return problems
+
+
+def _is_mean(values, parts) -> bool:
+    """Whether the value on all rows is the mean of the parts', weighted by their rows."""
+    whole, combined = float(values[0]), sum(float(v) * p.rows for v, p in zip(values[1:], parts[1:])) / parts[0].rows
+    return bool(np.isclose(whole, combined, rtol=1e-3, atol=1e-6))
+
+
+def _message(what, values, parts) -> str:
+    whole, first, second = (float(v) for v in values)
+    return (
+        f"{what} is not a mean over the rows of a batch: {whole:.6g} on {parts[0].rows} rows, {first:.6g} and "
+        f"{second:.6g} on its parts of {parts[1].rows} and {parts[2].rows}; slices of a batch cannot make it up. Return "
+        'one value per row instead (with reduction="sum" for a sum)'
+    )
+
+
+def _check_metrics(model, parts) -> dict[int, bool]:
+    """{index in _user_metrics: whether its state on all rows is the sum of its states on the parts}.
+
+    Where a state does not change at all, the answer would say nothing, and counts as no.
+    """
+    answers = {}
+    if model._compile_metrics is not None and not model._compile_metrics.built:
+        model._compile_metrics.build(parts[0].y, parts[0].y_pred)
+    for i, metric in enumerate(_user_metrics(model)):
+        states = []
+        for part in parts:
+            metric.reset_state()
+            start = [v.numpy() for v in metric.variables]
+            try:
+                metric.update_state(tf.nest.flatten(part.y)[0], tf.nest.flatten(part.y_pred)[0])
+            except Exception:  # a metric that the script updates by itself, with other arguments
+                break
+            states.append([v.numpy() - s for v, s in zip(metric.variables, start)])
+        metric.reset_state()
+        answers[i] = len(states) == 3 and all(
+            np.any(a) and np.any(b) and np.allclose(whole, a + b, rtol=1e-3, atol=1e-6) for whole, a, b in zip(*states)
+        )
+    return answers
+
+
+@contextlib.contextmanager
+def _state_kept(model):
+    """Forward passes may count, draw seeds, or collect; afterwards it is as if they had not been."""
+    kept = [(v, v.numpy()) for v in [*model.variables, *model.metrics_variables]]
+    try:
+        yield
+    finally:
+        for variable, value in kept:
+            if not np.array_equal(variable.numpy(), value):
+                variable.assign(value)
+
+
+def _user_losses(model) -> list:
+    """[(loss, path of its output)] of compile(loss=...) that the user wrote; the path is () before they are built."""
+    compiled = model._compile_loss
+    if compiled is None:
+        return []
+    if compiled.built:
+        return [(entry.loss, entry.path) for entry in compiled._flat_losses if _is_users(entry.loss)]
+    given = [loss for loss in tf.nest.flatten(compiled._user_loss) if loss is not None and not isinstance(loss, str)]
+    return [(loss, ()) for loss in given if _is_users(loss)]
+
+
+def _is_users(function) -> bool:
+    """Whether the user wrote this loss or metric, or the function that it wraps."""
+    function = getattr(function, "fn", function)
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return not module.startswith("keras.")
+
+
+def _user_metrics(model) -> list:
+    """The metrics whose update the user wrote; before they are built, what compile() was given."""
+    compiled = model._compile_metrics
+    found = [m for m in model._metrics if m is not compiled and metrics.written_by_user(m)]
+    if compiled is None:
+        return found
+    if compiled.built:
+        return found + [m for m in compiled.metrics if metrics.written_by_user(m)]
+    given = tf.nest.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    given = [m for m in given if m is not None and not isinstance(m, str)]
+    return found + [m for m in given if (metrics.written_by_user(m) if hasattr(m, "update_state") else _is_users(m))]
+
+
+def _own_compute_loss(model) -> bool:
+    return not type(model).compute_loss.__module__.startswith("keras.")
+
+
+def _adds_losses(model) -> bool:
+    """Whether losses can come from layers: the user's own, or whatever has called add_loss()."""
+    layers = model._flatten_layers(include_self=True)
+    return any(getattr(layer, "_losses", None) or not type(layer).__module__.startswith("keras.") for layer in layers)
+
+
+def _forward(model, x):
+    return model(x, training=False) if model._call_has_training_arg else model(x)
+
+
+def _unpack(batch):
+    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
+
+    return unpack_x_y_sample_weight(batch)
+
+
+def _cut(structure, start: int, stop: int):
+    def cut(leaf):
+        return leaf if leaf is None or not len(leaf.shape) else leaf[start:stop]
+
+    return tf.nest.map_structure(cut, structure)
+
+
+def _at(structure, path):
+    for key in path:
+        structure = structure[key]
+    return structure

@@ -1,0 +1,88 @@
+"""The state that all ranks share: the same start, averaged moving statistics, and a check that nothing has diverged."""
+
+import itertools
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from matexrun.errors import ContractError
+from matexrun.inject import lifecycle
+
+
+def variables(model) -> list:
+    """Everything that must be equal on all ranks: weights, seeds of random layers, the optimizer's variables."""
+    found = {id(v): v for v in [*model.weights, *model.variables]}
+    for metric_variable in model.metrics_variables:
+        found.pop(id(metric_variable), None)
+    found |= {id(v): v for v in getattr(model.optimizer, "variables", [])}
+    return list(found.values())
+
+
+def _checksums(tensors: list) -> list[int]:
+    return [zlib.crc32(np.ascontiguousarray(t.numpy()).view(np.uint8).reshape(-1).data) for t in tensors]
+
+
+def _described(model) -> list:
+    return [(v.path, tuple(v.shape), str(v.dtype)) for v in variables(model)]
+
+
+def synchronise(model) -> None:
+    """Give every rank rank 0's variables. Collective. Raises ContractError where the models themselves differ."""
+    world = lifecycle.world()
+    mine = _described(model)
+    theirs = world.allgather_object((mine, _checksums([v.value for v in variables(model)])))
+    for rank, (described, _) in enumerate(theirs):
+        if described != theirs[0][0]:
+            pairs = itertools.zip_longest(theirs[0][0], described)
+            expected, came = next(pair for pair in pairs if pair[0] != pair[1])
+            raise ContractError(
+                f"the model on rank {rank} is not the one on rank 0: expected the variable {expected}, found {came}; "
+                "build the same model on every rank"
+            )
+    differing = [i for i in range(len(mine)) if any(sums[i] != theirs[0][1][i] for _, sums in theirs)]
+    arrays = [variables(model)[i].numpy() for i in differing]
+    world.broadcast_arrays(arrays)
+    for i, array in zip(differing, arrays, strict=True):
+        variables(model)[i].assign(array)
+
+
+def check_equal(model) -> None:
+    """Raise ContractError where a trainable or optimizer variable differs between ranks. Collective."""
+    checked = [*model.trainable_variables, *getattr(model.optimizer, "variables", [])]
+    theirs = lifecycle.world().allgather_object(_checksums([v.value for v in checked]))
+    for i, variable in enumerate(checked):
+        for rank, sums in enumerate(theirs):
+            if sums[i] != theirs[0][i]:
+                raise ContractError(
+                    f"after an update the variable {variable.path!r} on rank {rank} differs from rank 0's: the ranks "
+                    "did not compute the same update (do they read the same data in the same order?)"
+                )
+
+
+def average_moving_statistics(model) -> None:
+    """Average the float variables that no optimizer updates (BatchNormalization's moving statistics), which each rank
+    has taken from its own slices. Collective."""
+    moving = [v for v in model.non_trainable_weights if tf.as_dtype(v.dtype).is_floating]
+    if not moving:
+        return
+    world = lifecycle.world()
+    theirs = world.allgather_object(_checksums([v.value for v in moving]))
+    differing = [v for i, v in enumerate(moving) if len({sums[i] for sums in theirs}) > 1]
+    arrays = [v.numpy() for v in differing]
+    if arrays:
+        world.mean_arrays(arrays)
+    for variable, array in zip(differing, arrays, strict=True):
+        variable.assign(array)
+
+
+def snapshot(model) -> list:
+    """[(variable, its value now)] of the weights that a forward pass may change by itself. Reads only: values are
+    copied when a variable is written."""
+    return [(v, tf.convert_to_tensor(v.value)) for v in model.non_trainable_weights]
+
+
+def rollback(counts, saved: list) -> None:
+    """Where this rank's row was only borrowed (`counts` is False), put `saved` back."""
+    if saved:
+        tf.cond(counts, lambda: None, lambda: [variable.assign(old) for variable, old in saved] and None)

@@ -1,0 +1,195 @@
+"""The step: each rank runs the model's own train_step or test_step on its slice; what leaves the step is global.
+
+Before the first step the model is built from the first batch where it is not built yet, rank 0's variables are
+broadcast, and user-written losses and metrics are probed.
+"""
+
+import functools
+import itertools
+
+import tensorflow as tf
+
+from matexrun.collectives import ops
+from matexrun.inject import lifecycle, patching, step
+from matexrun.inject.keras3 import data, probe, state
+from matexrun.inject.tensorflow import warn
+
+
+def patch() -> None:
+    """Patch the functions that TensorFlowTrainer makes for training, testing and prediction, and its entry points."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    @patching.method(TensorFlowTrainer, "_make_function", ("step_function",))
+    def make_function(original, self, step_function):
+        step_function = StepFunction(self, functools.partial(original, self), step_function)
+        return lambda iterator: step_function(iterator)  # a plain function, as Keras' own: copies of a model share it
+
+    @patching.method(TensorFlowTrainer, "make_predict_function", ("force",))
+    def make_predict_function(original, self, force=False):
+        if self.predict_function is None or force:
+            original(self, force)
+            self.predict_function = _gathering(self.predict_function)
+        return self.predict_function
+
+    @patching.method(TensorFlowTrainer, "fit", ("x", "y"))
+    def fit(original, self, *args, **kwargs):
+        if self.built and self.compiled:
+            state.synchronise(self)
+        history = original(self, *args, **kwargs)
+        state.average_moving_statistics(self)
+        return history
+
+    for name in ("evaluate", "predict"):
+
+        @patching.method(TensorFlowTrainer, name, ("x",))
+        def with_statistics(original, self, *args, **kwargs):
+            state.average_moving_statistics(self)
+            return original(self, *args, **kwargs)
+
+
+class StepFunction:
+    """Stands for `model.train_function` or `test_function`: takes an iterator, runs one execution, returns logs.
+
+    TensorFlow traces it as it would without us; the work around the first call happens here.
+    """
+
+    def __init__(self, model, make, step_function):
+        self._model, self._make, self._step_function = model, make, step_function
+        self._training = getattr(step_function, "__name__", "") != "test_step"
+        self._run = None
+
+    def __call__(self, iterator):
+        if not isinstance(iterator, tf.data.Iterator):
+            iterator = map(data.split, iterator)  # train_on_batch and test_on_batch
+        if self._run is not None:
+            return self._run(iterator)
+        iterator = self._prepare(iterator)
+        self._run = self._make(self._step)
+        logs = self._run(iterator)
+        if self._training:
+            state.check_equal(self._model)
+        return logs
+
+    def _prepare(self, iterator):
+        """Everything that must be true before the first forward pass. Returns the iterator to use for the first
+        call."""
+        model = self._model
+        if not model.built or probe.needed(model):
+            first = next(iterator)
+            if not model.built:
+                probe.build(model, first[0])
+            probe.check(model, first)
+            iterator = _put_back(first, iterator, model.steps_per_execution)
+        if model.jit_compile:
+            reason = None if ops.supports_jit() else "the collectives run as numpy_function here"
+            reason = reason or probe.reason_against_jit(model)
+            if reason:
+                warn(f"jit_compile is switched off, because {reason}")
+                model.jit_compile = False
+        if model.built:
+            state.synchronise(model)
+        return iterator
+
+    def _step(self, element):
+        batch, (rows, total) = element
+        model = self._model
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        current = step.Step(model, rows, total, self._training, ops.Order(), bool(model.jit_compile), graph)
+        with step.entered(current):
+            saved = state.snapshot(model) if self._training else []
+            logs = self._step_function(batch)
+            state.rollback(current.counts, saved)
+            if not _is_kerases_own(self._step_function):
+                logs = _combine_logs(logs, current)
+        return logs
+
+
+def _is_kerases_own(step_function) -> bool:
+    """Whether Keras wrote the step, whose logs come from metrics and are global already."""
+    return getattr(step_function, "__func__", step_function).__module__.startswith("keras.")
+
+
+def _combine_logs(logs, current):
+    """Numbers that a user's step returns: weighted by n_r/n, like the loss; what is global already stays as it is."""
+    flat = tf.nest.flatten(logs)
+    found = [i for i, v in enumerate(flat) if tf.is_tensor(v) and v.shape.rank == 0 and v.dtype.is_floating]
+    if not found:
+        return logs
+    combined = ops.allreduce([flat[i] for i in found], current.order, factor=current.share)
+    for i, value in zip(found, combined, strict=True):
+        flat[i] = value
+    return tf.nest.pack_sequence_as(logs, flat)
+
+
+def _put_back(first, iterator, steps: int):
+    """An iterator over `first` and then `iterator`, for one execution of `steps` steps.
+
+    As a tf.data iterator of the same type, so that TensorFlow does not trace the step twice.
+    """
+    elements = itertools.islice(itertools.chain([first], iterator), steps)
+    if isinstance(iterator, tf.data.Iterator) and not _has_optionals(iterator.element_spec):
+        dataset = tf.data.Dataset.from_generator(lambda: elements, output_signature=iterator.element_spec)
+        return iter(dataset)
+    return elements
+
+
+def _has_optionals(spec) -> bool:
+    return any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec))
+
+
+def _gathering(predict_function):
+    """`model.predict_function` takes a list of elements; this one returns the outputs of the whole batches."""
+
+    def run(elements):
+        elements = [element if _is_split(element) else data.split(element) for element in elements]
+        outputs = predict_function([batch for batch, _ in elements])
+        rows = [int(rows) for _, (rows, _) in elements]
+        return tf.nest.map_structure(lambda output: _gather(output, rows), outputs)
+
+    return run
+
+
+def _is_split(element) -> bool:
+    return (
+        isinstance(element, tuple)
+        and len(element) == 2
+        and isinstance(element[1], tuple)
+        and len(element[1]) == 2
+        and all(getattr(count, "shape", None) == () and count.dtype == tf.int32 for count in element[1])
+    )
+
+
+def _gather(output, rows: list[int]):
+    """The outputs of all ranks, in the order of the batches. `rows` are this rank's rows of each step in `output`."""
+    world = lifecycle.world()
+    if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):
+        return _gather_composite(output, rows)
+    array = output.numpy()
+    per_row, rest = divmod(len(array), sum(max(r, 1) for r in rows)) if array.ndim else (0, 1)
+    if rest:
+        raise ValueError(
+            f"predict: an output of shape {array.shape} for {sum(rows)} rows does not consist of rows; "
+            "outputs of slices of a batch can only be put together row by row"
+        )
+    parts, start = [], 0
+    for count in rows:
+        parts.append(world.allgather_rows(array[start : start + count * per_row]))
+        start += max(count, 1) * per_row
+    return tf.concat([tf.convert_to_tensor(part) for part in parts], 0)
+
+
+def _gather_composite(output, rows: list[int]):
+    """Ragged and sparse outputs travel as objects: they are rare, and NumPy has no form for them."""
+    if len(rows) > 1:
+        raise ValueError("predict: ragged and sparse outputs need steps_per_execution=1")
+    if isinstance(output, tf.RaggedTensor):
+        mine = tf.nest.map_structure(lambda t: t.numpy(), tf.nest.flatten(output[: rows[0]], expand_composites=True))
+        spec = tf.RaggedTensorSpec.from_value(output)
+        parts = [
+            tf.nest.pack_sequence_as(spec, [tf.constant(a) for a in flat], expand_composites=True)
+            for flat in lifecycle.world().allgather_object(mine)
+        ]
+        return tf.concat(parts, 0)
+    kept = tf.sparse.slice(output, tf.zeros_like(output.dense_shape), [rows[0], *output.dense_shape[1:]])
+    parts = lifecycle.world().allgather_object((kept.indices.numpy(), kept.values.numpy(), kept.dense_shape.numpy()))
+    return tf.sparse.concat(0, [tf.SparseTensor(*part) for part in parts])

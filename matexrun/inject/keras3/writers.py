@@ -1,0 +1,94 @@
+"""Files are written once, by rank 0, and are complete before any rank goes on; downloads happen once per node."""
+
+import functools
+import threading
+
+from matexrun.inject import lifecycle, patching
+from matexrun.inject.keras3 import state
+
+_local = threading.local()
+
+
+def patch() -> None:
+    """Patch the public ways to save a model, BackupAndRestore's bookkeeping, and get_file."""
+    from keras.src.callbacks.backup_and_restore import BackupAndRestore
+    from keras.src.models.model import Model
+    from keras.src.saving import saving_api
+    from keras.src.utils import file_utils
+
+    for function in (saving_api.save_model, saving_api.save_weights):
+        patching.check_signature(function, ("model", "filepath"))
+        patching.everywhere(function, _saves(function), "keras")
+
+    @patching.method(Model, "export", ("filepath",))
+    def export(original, self, *args, **kwargs):
+        return _saves(original)(self, *args, **kwargs)
+
+    @patching.method(BackupAndRestore, "_save_model", ())
+    def back_up(original, self):
+        _saves(lambda model: original(self))(self.model)
+
+    @patching.method(BackupAndRestore, "on_train_end", ("logs",))
+    def clean_up(original, self, logs=None):
+        one_writer(functools.partial(original, self, logs), "BackupAndRestore")
+
+    patching.check_signature(file_utils.get_file, ("fname", "origin"))
+    patching.everywhere(file_utils.get_file, _downloads(file_utils.get_file), "keras")
+
+
+def one_writer(write, what: str):
+    """Run `write()` on rank 0 while the others wait; returns its result there and None elsewhere. Collective.
+
+    Raises on every rank where it raised on rank 0: the error itself there, an OSError elsewhere.
+    """
+    if getattr(_local, "writing", False):
+        return write()
+    world = lifecycle.world()
+    result = error = None
+    if world.rank == 0:
+        _local.writing = True
+        try:
+            result = write()
+        except Exception as raised:
+            error = raised
+        finally:
+            _local.writing = False
+    failure = world.broadcast_object(None if error is None else f"{type(error).__name__}: {error}")
+    if error is not None:
+        raise error
+    if failure is not None:
+        raise OSError(f"{what} failed on rank 0: {failure}")
+    return result
+
+
+def _saves(function):
+    @functools.wraps(function)
+    def save(model, *args, **kwargs):
+        if not getattr(_local, "writing", False) and model.built:
+            state.average_moving_statistics(model)
+        return one_writer(functools.partial(function, model, *args, **kwargs), function.__name__)
+
+    return save
+
+
+def _downloads(function):
+    @functools.wraps(function)
+    def get_file(*args, **kwargs):
+        """Rank 0 first, then the first rank of each node (whose disk may be its own), then the rest, from the cache."""
+        world = lifecycle.world()
+        turn = 0 if world.rank == 0 else 1 if world.local_rank == 0 else 2
+        path = error = None
+        for now in range(3):
+            if now == turn:
+                try:
+                    path = function(*args, **kwargs)
+                except Exception as raised:
+                    error = raised
+            failure = next(filter(None, world.allgather_object(error and f"{type(error).__name__}: {error}")), None)
+            if error is not None:
+                raise error
+            if failure is not None:
+                raise OSError(f"get_file failed on another rank: {failure}")
+        return path
+
+    return get_file

@@ -1,0 +1,97 @@
+"""Random numbers: the same on all ranks where the sequential run has one stream (initial weights, shuffling, data), and
+different ones inside a training step, where equal dropout masks on all ranks would be a statistical fault.
+
+Without a seed of the user's, the job seed takes the place of the operating system's entropy.
+"""
+
+import functools
+import random
+
+from matexrun.errors import PatchError
+
+# Odd, so that rank * STRIDE visits all 32-bit numbers before it repeats.
+STRIDE = 0x9E3779B1
+
+
+def seed_python(seed: int) -> None:
+    """Seed Python's own generator, from which Keras draws its default seeds."""
+    random.seed(seed)
+
+
+def seed_numpy(numpy, seed: int) -> None:
+    """Seed NumPy's global generator, and the generators that `default_rng()` would seed from the system's entropy."""
+    numpy.random.seed(seed & 0xFFFFFFFF)
+    original = numpy.random.default_rng
+    count = 0
+
+    @functools.wraps(original)
+    def default_rng(seed_=None):
+        nonlocal count
+        if seed_ is None:
+            count += 1
+            seed_ = [seed, count]
+        return original(seed_)
+
+    numpy.random.default_rng = default_rng
+
+
+def patch_tensorflow(seed: int, rank: int) -> None:
+    """Give TensorFlow's unseeded random ops seeds that are the same on all ranks, except inside a step.
+
+    Patches tensorflow.python.framework.random_seed.get_seed(op_seed), through which all stateful random ops and tf.data
+    take their seeds (TF 2.18 to 2.21).
+    """
+    from tensorflow.python.framework import random_seed
+
+    from matexrun.inject import patching, step
+
+    original = random_seed.get_seed
+    patching.check_signature(original, ("op_seed",))
+    count = 0
+
+    @functools.wraps(original)
+    def get_seed(op_seed):
+        nonlocal count
+        seeds = original(op_seed)
+        if seeds == (None, None):
+            count += 1
+            seeds = (seed, count)
+        if step.in_graph_of_step():
+            seeds = (seeds[0], (seeds[1] + rank * STRIDE) % 2**31)
+        return seeds
+
+    random_seed.get_seed = get_seed
+
+
+def patch_keras(rank: int) -> None:
+    """Shift the seeds that Keras' own random ops (dropout, noise) draw inside a step by the rank.
+
+    Patches `draw_seed` where keras.src.backend.tensorflow.random imported it (Keras 3.5 to 3.15).
+    """
+    from keras.src.backend.tensorflow import random as keras_random
+
+    from matexrun.inject import patching, step
+
+    original = getattr(keras_random, "draw_seed", None)
+    if original is None:
+        raise PatchError("keras.src.backend.tensorflow.random has no draw_seed; tried with Keras 3.5 to 3.15")
+    patching.check_signature(original, ("seed",))
+
+    @functools.wraps(original)
+    def draw_seed(seed):
+        import tensorflow as tf
+
+        drawn = original(seed)
+        if not step.in_graph_of_step():
+            return drawn
+        shift = tf.constant([rank * STRIDE % 2**31, 0], dtype=tf.int64)
+        return tf.cast((tf.cast(drawn, tf.int64) + shift) % 2**31, drawn.dtype)
+
+    keras_random.draw_seed = draw_seed
+
+
+def global_seed_is_set() -> bool:
+    """Whether the user has called tf.random.set_seed (or Keras' set_random_seed)."""
+    from tensorflow.python.eager import context
+
+    return context.global_seed() is not None
