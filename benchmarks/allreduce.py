@@ -3,7 +3,7 @@
     python benchmarks/allreduce.py [--ranks 2] [--rounds 15]      starts its own ranks, each pinned to one core
 
 Every round measures each variant once, so that a noisy machine disturbs all alike; a round's time is that of its
-slowest rank. Printed are medians, the range of the middle half, and ratios of medians to the two loops over mpi4py.
+slowest rank. Printed are medians, the range of the middle half, and ratios to the two loops over mpi4py.
 """
 
 import argparse
@@ -125,15 +125,22 @@ def measure(arguments: argparse.Namespace) -> None:
 def report(times: dict[str, list[float]], size: int, count: int, arguments: argparse.Namespace) -> None:
     print(f"{count} tensors, {size / 1e6:.0f} MB, {arguments.ranks} ranks, {arguments.rounds} rounds")
     print(f"{'':42s}{'median':>10s}{'middle half':>20s}")
-    medians = {}
     for name, values in times.items():
-        low, medians[name], high = statistics.quantiles(values, n=4)
-        print(f"{name:42s}{medians[name] * 1e3:7.1f} ms{low * 1e3:11.1f} .. {high * 1e3:.1f}")
-    in_place, out_of_place = list(medians.values())[:2]
-    print("allreduce inside TensorFlow (with, less without), as a ratio to mpi4py alone:   in place   out of place")
+        low, median, high = statistics.quantiles(values, n=4)
+        print(f"{name:42s}{median * 1e3:7.1f} ms{low * 1e3:11.1f} .. {high * 1e3:.1f}")
+    in_place, out_of_place = list(times.values())[:2]
+    print("ratio to mpi4py alone, round by round:                 in place               out of place")
     for mode in ("tf.function", "jit_compile=True"):
-        net = medians[f"gradients + allreduce, {mode}"] - medians[f"gradients only, {mode}"]
-        print(f"  {mode:42s}{net * 1e3:7.1f} ms{net / in_place:24.2f}{net / out_of_place:15.2f}")
+        whole = times[f"gradients + allreduce, {mode}"]
+        net = [a - b for a, b in zip(whole, times[f"gradients only, {mode}"], strict=True)]
+        for name, values in ((f"{mode}, all of it", whole), (f"{mode}, less the gradients", net)):
+            print(f"  {name:40s}{ratio(values, in_place):>22s}{ratio(values, out_of_place):>22s}")
+
+
+def ratio(values: list[float], raw: list[float]) -> str:
+    """Median and middle half of the ratios of two measurements in the same round."""
+    low, median, high = statistics.quantiles((a / b for a, b in zip(values, raw, strict=True)), n=4)
+    return f"{median:.2f} ({low:.2f}..{high:.2f})"
 
 
 if __name__ == "__main__":
