@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from matexrun.collectives import world
-from matexrun.collectives.calls import Call
+from matexrun.collectives.calls import Call, executed
 
 
 def emit(call: Call, tensors: list[tf.Tensor], factor: tf.Tensor | None, token: tf.Tensor) -> list[tf.Tensor]:
@@ -27,11 +27,13 @@ def emit(call: Call, tensors: list[tf.Tensor], factor: tf.Tensor | None, token: 
     return [*(tf.reshape(result, shape) for result, shape in zip(results, call.shapes, strict=True)), token]
 
 
-def gather_rows(tensor: tf.Tensor, token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def gather_rows(tensor: tf.Tensor, token: tf.Tensor, kind: str) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows of all ranks' tensors, and the token that follows."""
 
     def run(array, token):
-        return world.gather_rows(world.current().data, array), token
+        rows = world.gather_rows(world.current().data, array)
+        executed[kind] += 1
+        return rows, token
 
     rows, token = tf.numpy_function(run, [tensor, token], [tensor.dtype, tf.float32])
     rows.set_shape([None, *tensor.shape[1:]])

@@ -36,30 +36,43 @@ class Order:
 
     def take(self) -> tf.Tensor:
         """The token for the next collective in the graph that is being built."""
-        if tf.executing_eagerly():
-            return tf.zeros([1])
-        graph = tf.compat.v1.get_default_graph()
-        while True:
-            token = self._tokens(graph).get(self)
-            if token is not None:
-                return token
-            # Only bodies of loops and branches may capture: another function can be called again from another graph.
-            if not isinstance(graph, ControlFlowFuncGraph):
-                return tf.zeros([1])
-            graph = graph.outer_graph
+        if not tf.executing_eagerly():
+            for graph, context in _scopes():
+                token = _tokens(graph, self).get(context)
+                if token is not None:
+                    return token
+        return tf.zeros([1])
 
     def put(self, token: tf.Tensor) -> None:
         """Make `token` the one that the next collective takes."""
         if not tf.executing_eagerly():
-            self._tokens(tf.compat.v1.get_default_graph())[self] = token
+            graph, context = next(_scopes())
+            _tokens(graph, self)[context] = token
 
-    @staticmethod
-    def _tokens(graph) -> weakref.WeakKeyDictionary:
-        # Kept by the graph, not by the Order: tokens refer to their graph, which could then never be freed.
-        tokens = getattr(graph, "_matexrun_tokens", None)
-        if tokens is None:
-            tokens = graph._matexrun_tokens = weakref.WeakKeyDictionary()
-        return tokens
+
+def _scopes():
+    """Where a token for the graph that is being built may come from, innermost first: (graph, loop or branch in it)."""
+    graph = tf.compat.v1.get_default_graph()
+    while True:
+        context = graph._get_control_flow_context()  # loops and branches of tf.compat.v1 are no graphs of their own
+        while context is not None:
+            if context.IsCondContext() or context.IsWhileContext():
+                yield graph, context
+            context = context.outer_context
+        yield graph, None
+        # Only bodies of loops and branches may capture: another function can be called again from another graph.
+        if not isinstance(graph, ControlFlowFuncGraph):
+            return
+        graph = graph.outer_graph
+
+
+def _tokens(graph, order: Order) -> dict:
+    """The tokens of `order` in `graph`: {loop or branch, None outside: token}."""
+    # Kept by the graph, not by the Order: tokens refer to their graph, which could then never be freed.
+    tokens = getattr(graph, "_matexrun_tokens", None)
+    if tokens is None:
+        tokens = graph._matexrun_tokens = weakref.WeakKeyDictionary()
+    return tokens.setdefault(order, {})
 
 
 @functools.cache
@@ -118,25 +131,29 @@ def broadcast(tensors: Sequence[tf.Tensor], order: Order, root: int = 0, *, kind
 
 
 @_as_written
-def allgather_rows(tensor: tf.Tensor, order: Order) -> tf.Tensor:
+def allgather_rows(tensor: tf.Tensor, order: Order, *, kind: str = "values") -> tf.Tensor:
     """The tensors of all ranks joined along axis 0, in which they may differ. Not inside a jit cluster."""
     if _in_cluster():
         raise CollectiveError("rows of different numbers can't be gathered under jit_compile=True; switch it off")
     _world()
-    rows, token = _on_host(fallback.gather_rows, tf.convert_to_tensor(tensor), order.take())
+    rows, token = _on_host(fallback.gather_rows, tf.convert_to_tensor(tensor), order.take(), kind)
     order.put(token)
     return rows
 
 
 @_as_written
 def allgather_slices(slices: tf.IndexedSlices, order: Order, factor: tf.Tensor | None = None) -> tf.IndexedSlices:
-    """A sparse gradient with the indices and values of all ranks; `factor` scales this rank's values."""
+    """A sparse gradient with the indices and values of all ranks; `factor` scales this rank's values.
+
+    Counted as one reduction of "gradients". Not inside a jit cluster.
+    """
     values = slices.values
     if factor is not None:
         # Not a plain product: a rank with factor 0 adds exact zeros, as in allreduce.
         scaled = values * tf.cast(factor, values.dtype)
         values = tf.where(tf.equal(factor, 0), tf.zeros_like(values), scaled)
-    return tf.IndexedSlices(allgather_rows(values, order), allgather_rows(slices.indices, order), slices.dense_shape)
+    values = allgather_rows(values, order, kind="gradients")
+    return tf.IndexedSlices(values, allgather_rows(slices.indices, order, kind="indices"), slices.dense_shape)
 
 
 def _emit(op, tensors, order, factor, kind, shapes, root=0) -> list[tf.Tensor]:

@@ -246,6 +246,30 @@ def v1_graph_and_session():
 
 
 @case
+def v1_loops_and_branches():
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x, order = tf.compat.v1.placeholder(tf.float32, [3]), ops.Order()
+            (first,) = ops.allreduce([x], order)
+            branch = tf.compat.v1.cond(first[0] > -1e9, lambda: ops.allreduce([x * 2.0], order)[0], lambda: x)
+            _, loop = tf.compat.v1.while_loop(
+                lambda i, _: i < 2, lambda i, y: (i + 1, ops.allreduce([y], order)[0]), (tf.constant(0), branch)
+            )
+            with tf.control_dependencies([loop]):
+                (last,) = ops.allreduce([tf.identity(x)], order)
+            feed = {x: integers(3, W.rank)}
+            for result, want in zip(
+                session.run([first, branch, loop, last], feed),
+                [total(3), 2 * total(3), 2 * total(3) * W.size**2, total(3)],
+                strict=True,
+            ):
+                equal(result, want)
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+
+
+@case
 def broadcast_of_all_dtypes():
     dtypes = FLOATS + INTEGERS + [tf.bool, tf.int8, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.complex64]
     for mode in modes():
@@ -269,7 +293,9 @@ def rows_of_different_numbers():
 
     for run in (step, tf.function(step, input_signature=[tf.TensorSpec([None, 2])])):
         mine = tf.constant(integers((W.rank, 2), W.rank), tf.float32)  # rank 0 has none
+        before = ops.counters()["gradients"]
         gathered, reduced, slices = run(mine)
+        assert ops.counters()["gradients"] == before + 1
         want = np.concatenate([integers((r, 2), r) for r in range(W.size)])
         equal(gathered, want)
         equal(reduced, [W.size, W.size])
