@@ -7,7 +7,7 @@ import parity
 import pytest
 
 WHOLE = {"train": [[7, 28, 140], [1, 8, 64]], "infer": []}
-HALVES = [{"train": [[4, 10, 30], [1, 8, 64]], "infer": []}, {"train": [[3, 18, 110]], "infer": []}]
+HALVES = [{"train": [[4, 10, 30], [1, 8, 64]], "infer": []}, {"train": [[3, 18, 110], [1, 8, 64]], "infer": []}]
 
 
 def test_a_split_is_accepted():
@@ -19,11 +19,12 @@ def test_a_split_is_accepted():
     [
         [WHOLE, WHOLE],
         [WHOLE, {"train": [], "infer": []}],
+        [{"train": HALVES[0]["train"][:1], "infer": []}, {"train": HALVES[1]["train"][:1], "infer": []}],
         [HALVES[0], HALVES[0]],
-        [{"train": [[6, 21, 91], [1, 8, 64]], "infer": []}, {"train": [[1, 7, 49]], "infer": []}],
+        [{"train": [[6, 21, 91], [1, 8, 64]], "infer": []}, {"train": [[1, 7, 49], [1, 8, 64]], "infer": []}],
         [{**HALVES[0], "infer": [[1, 1, 1]]}, HALVES[1]],
     ],
-    ids=["copies", "one rank does all", "a slice twice", "unfair", "more calls"],
+    ids=["copies", "one rank does all", "a call is missing", "a slice twice", "unfair", "more calls"],
 )
 def test_what_is_no_split_is_refused(ranks):
     with pytest.raises(AssertionError):

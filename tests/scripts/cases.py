@@ -54,7 +54,8 @@ def mlp(outputs=1, activation=None, **last):
 
 
 def adam():
-    return keras.optimizers.Adam(0.01)
+    """Its epsilon is large, because dividing by a gradient near zero magnifies that gradient's rounding."""
+    return keras.optimizers.Adam(0.01, epsilon=1e-3)
 
 
 def fit(model, *data, **options):

@@ -13,7 +13,7 @@ def compiled(jit, optimizer=None, **options):
 
 @case
 def gradient_accumulation(jit):
-    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=3)
+    optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3, gradient_accumulation_steps=3)
     return fit(compiled(jit, optimizer), *table(), batch_size=BATCH, epochs=3)
 
 
@@ -38,10 +38,24 @@ def mixed_float16(jit):
 
 @case
 def loss_scale_that_overflows(jit):
-    """A first scale that is too large for float32: steps are skipped until it has been halved often enough."""
+    """Two batches an epoch whose gradients, times the first scale, are too large for float32: their steps are skipped,
+    on all ranks and wherever the large rows are."""
     inner = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**127)
-    results = fit(compiled(jit, optimizer), *table(), batch_size=BATCH)
+    x, y = table()
+    y[: 2 * BATCH] += 1e4
+    results = fit(compiled(jit, optimizer), x, y, batch_size=BATCH, shuffle=False)
+    return {**results, "scale": float(optimizer.dynamic_scale), "updates": int(inner.iterations)}
+
+
+@case
+def loss_scale_that_overflows_on_one_rank(jit):
+    """As above, with one large row in a batch: one rank alone sees the overflow."""
+    inner = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**127)
+    x, y = table()
+    y[[0, BATCH + 5]] += 1e4
+    results = fit(compiled(jit, optimizer), x, y, batch_size=BATCH, shuffle=False)
     return {**results, "scale": float(optimizer.dynamic_scale), "updates": int(inner.iterations)}
 
 
@@ -62,13 +76,14 @@ def sgd_momentum(jit):
 
 @case
 def rmsprop(jit):
-    return fit(compiled(jit, keras.optimizers.RMSprop(0.005)), *table(), batch_size=BATCH)
+    return fit(compiled(jit, keras.optimizers.RMSprop(0.005, epsilon=1e-3)), *table(), batch_size=BATCH)
 
 
 @case
 def adamw_with_schedule_and_average(jit):
     schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 5, 0.8)
-    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.02, use_ema=True, ema_overwrite_frequency=4)
+    averaged = {"use_ema": True, "ema_overwrite_frequency": 4}
+    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.02, epsilon=1e-3, **averaged)
     return fit(compiled(jit, optimizer), *table(), batch_size=BATCH)
 
 

@@ -160,6 +160,49 @@ def subclassed_model_built_by_fit(jit):
     return fit(model, *table(), batch_size=BATCH)
 
 
+class Counts(keras.layers.Layer):
+    """Counts its calls in training, in a scalar integer."""
+
+    def build(self, input_shape):
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
+
+    def call(self, inputs, training=False):
+        if training:
+            self.calls.assign(self.calls + 1)
+        return inputs
+
+
+@case
+def layer_with_a_counter(jit):
+    """The last batch has fewer rows than there are ranks, and every fit and evaluate starts from rank 0's state."""
+    model = mlp()
+    model.add(Counts())
+    model.compile(adam(), "mse", jit_compile=jit)
+    trained = [fit(model, *table(), batch_size=BATCH, validation_split=0.3) for _ in range(2)]
+    model.evaluate(*table(), verbose=0)
+    return outcome(model, trained=trained, calls=int(model.layers[-1].calls.value))
+
+
+@case
+def batch_normalization_stays_finite(jit):
+    """Its statistics are of the slice, so that values differ; but a slice without rows must not make them NaN."""
+    model = keras.Sequential(
+        [
+            keras.Input((FEATURES + 1,)),
+            Rows(name="rows"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(adam(), "mse", jit_compile=jit)
+    model.fit(*table(), batch_size=BATCH, epochs=2, verbose=0)
+    loss = model.evaluate(*table(), batch_size=BATCH, verbose=0)
+    return {
+        "rows": model.get_layer("rows").take(),
+        "finite": bool(np.isfinite(model.get_weights()[0]).all() and loss < 9),
+    }
+
+
 @case
 def batches_of_other_sizes(jit):
     """Each fit of one model with its own batch size, and the optimizer's state carried from one to the next."""
@@ -171,8 +214,6 @@ def batches_of_other_sizes(jit):
 def weights_set_by_hand(jit):
     model = compiled(jit)
     model.set_weights([np.full_like(weight, 0.01) for weight in model.get_weights()])
-    for weight in model.get_layer("rows").weights:
-        weight.assign(np.zeros(weight.shape))
     return outcome(model, trained=fit(model, *table(), batch_size=BATCH))
 
 
