@@ -11,15 +11,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 
-from matexrun.errors import CollectiveError, EnvironmentError_, MatexrunError, RankFailed
+from matexrun.errors import CollectiveError, MatexrunError, RankFailed
 from matexrun.launch import output, processes
 from matexrun.launch.events import Receiver
-from matexrun.launch.verdict import Ranks, exit_status
+from matexrun.launch.leftovers import SharedMemory
+from matexrun.launch.progress import Progress, say
+from matexrun.launch.verdict import Failure, Ranks, exit_status, signal_name
 from matexrun.settings import PREFIX, Settings
 
 POLL = 0.05  # seconds between two looks at the job
-SETTLE = 0.5  # seconds after a failure in which mpiexec may end by itself, and an earlier failure may become known
+SETTLE = 0.5  # seconds at the end in which mpiexec may end by itself, and an earlier failure may become known
 GRACE = 5.0  # seconds that ranks have to end after Ctrl-C or TERM
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,14 +42,10 @@ def run(command: list[str], environment: dict[str, str], settings: Settings) -> 
         processes.adopt_orphans()
         return _Job(command, environment, settings).run()
     except MatexrunError as error:
-        _say(error)
+        say(error)
         return error.exit_status
     finally:
         _end_all(settings)
-
-
-def _say(message: object) -> None:
-    print(f"matexrun: {message}", file=sys.stderr, flush=True)
 
 
 def _end_all(settings: Settings) -> None:
@@ -54,27 +53,29 @@ def _end_all(settings: Settings) -> None:
         return {*processes.descendants(os.getpid()), *processes.carrying(f"{PREFIX}JOB_DIR", settings.job_dir)}
 
     if left := processes.end(find):
-        _say(f"these processes of the job do not end, not even by SIGKILL: {', '.join(map(str, left))}")
+        say(f"these processes of the job do not end, not even by SIGKILL: {', '.join(map(str, left))}")
 
 
 class _Job:
     def __init__(self, command: list[str], environment: dict[str, str], settings: Settings):
         self._command = command
-        self._environment = environment
+        # Open MPI's session folder, which it leaves behind when it is killed, goes where it is removed with the job's.
+        self._environment = {
+            **environment,
+            "PRTE_MCA_prte_tmpdir_base": settings.job_dir,
+            "OMPI_MCA_orte_tmpdir_base": settings.job_dir,
+        }
         self._settings = settings
-        self._began = time.monotonic()
         self._ranks = Ranks(settings.size)
+        self._progress = Progress(settings.size, settings.verbose)
         self._receiver = Receiver(settings.job_dir)
         self._lender = output.Lender(settings.job_dir)
+        self._shared_memory = SharedMemory()
         self._mpiexec_output = os.path.join(settings.job_dir, "mpiexec.output")
-        self._warned: set[str] = set()
-        self._reached: set[str] = set()  # phases that all ranks have passed
-        self._counts: dict[str, set[int]] = {}
         self._signals: list[int] = []  # received and not yet handled
         self._stopped_by: int | None = None
         self._stop_at = float("inf")
         self._told: set[int] = set()  # workers that have been sent the signal to end
-        self._deserted: str | None = None
 
     def run(self) -> int:
         for signum in (*_ENDING, *_PASSED_ON):
@@ -83,38 +84,41 @@ class _Job:
         self._start()
         while self._mpiexec.poll() is None and not self._is_over():
             self._turn(POLL)
+        deserted = self._ranks.deserted(time.monotonic())
         settled = time.monotonic() + SETTLE
         while self._stopped_by is None and self._mpiexec.poll() is None and time.monotonic() < settled:
             self._turn(POLL)
-        ended_itself = self._mpiexec.poll()
-        self._explain(f"ending: mpiexec {'is killed' if ended_itself is None else f'ended with {ended_itself}'}")
+        code = self._mpiexec.poll()
+        gone = {rank for rank, worker in self._local_workers().items() if not processes.is_alive(worker)}
+        self._turn(0)  # only now: a worker that is gone has nothing more to say
+        lost = gone.intersection(self._ranks.running())
+        self._progress.explain(
+            "ending " + ("all processes" if code is None else f"after mpiexec, whose status is {code}")
+        )
         _end_all(self._settings)
         self._turn(0)  # what the workers wrote last
+        self._shared_memory.remove()
         self._lender.close()
-        return self._conclude(ended_itself)
+        if self._ranks.all_well():
+            return 0
+        if self._stopped_by is not None:
+            return 128 + self._stopped_by
+        if deserted:
+            raise CollectiveError(f"{deserted}{self._logs()}")
+        raise self._cause(code, lost)
 
     def _start(self) -> None:
-        self._explain(f"starting {self._settings.size} ranks: {' '.join(self._command)}")
-
-        def bind_to_launcher() -> None:
-            processes.signal_when_parent_dies(signal.SIGKILL)
-
-        try:
-            with open(self._mpiexec_output, "wb") as messages:
-                self._mpiexec = subprocess.Popen(
-                    self._command,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=messages,
-                    stderr=messages,
-                    start_new_session=True,  # Ctrl-C in the terminal is for us to pass on
-                    preexec_fn=bind_to_launcher,
-                )
-        except OSError as error:
-            raise EnvironmentError_(
-                f"cannot start {self._command[0]}: {error.strerror}: expected the mpiexec of the MPI library that "
-                f"mpi4py loads (matexrun --doctor looks for it)"
-            ) from None
+        self._progress.explain(f"starting {self._settings.size} ranks: {' '.join(self._command)}")
+        guard = [sys.executable, "-m", "matexrun.launch.guard", str(os.getpid()), "--"]
+        with open(self._mpiexec_output, "wb") as messages:
+            self._mpiexec = subprocess.Popen(
+                [*guard, *self._command],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                start_new_session=True,  # Ctrl-C in the terminal is for us to pass on
+            )
 
     def _turn(self, seconds: float) -> None:
         """Wait up to `seconds` while serving the workers, then take note of all that has happened."""
@@ -122,82 +126,63 @@ class _Job:
         now = time.monotonic()
         for event in self._receiver.poll():
             self._ranks.see(event, now)
-            self._show(event)
+            self._progress.show(event)
+            if event.name == "claimed" and event.host == socket.gethostname():
+                self._shared_memory.note(self._ranks.process(event.rank))
         while self._signals:
             self._handle(self._signals.pop(0))
         if self._stopped_by is not None:
             self._pass_on_ending()
 
-    def _show(self, event) -> None:
-        if event.name == "warning":
-            message = str(event.fields.get("message", ""))
-            if message not in self._warned:
-                self._warned.add(message)
-                _say(message)
-        elif self._settings.verbose and event.name in _PHASES:
-            ranks = self._counts.setdefault(event.name, set())
-            ranks.add(event.rank)
-            if len(ranks) == self._settings.size:
-                self._explain(_PHASES[event.name])
-        if self._settings.verbose > 1:
-            self._explain(f"rank {event.rank} on {event.host}: {event.name} {event.fields or ''}")
-
-    def _explain(self, message: str) -> None:
-        if self._settings.verbose:
-            _say(f"{time.monotonic() - self._began:6.2f} s  {message}")
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        if self._stopped_by is not None:
+            return now > self._stop_at or not self._ranks.running() or self._ranks.stuck()
+        return bool(self._ranks.failure() or self._ranks.deserted(now) or self._ranks.all_well())
 
     def _handle(self, signum: int) -> None:
         if signum in _PASSED_ON:
-            self._send(signum, self._ranks.workers(socket.gethostname()))
+            self._send(signum, self._local_workers().values())
         elif self._stopped_by is None:
             self._stopped_by = signum
             self._stop_at = time.monotonic() + GRACE
-            name = signal.Signals(signum).name
-            _say(f"{name}: the ranks have {GRACE:.0f} s to end; a second {name} ends them at once")
+            say(f"{signal_name(signum)}: the ranks have {GRACE:.0f} s to end; the same again ends them at once")
         else:
             self._stop_at = 0.0
 
     def _pass_on_ending(self) -> None:
         """To each worker once, also to those that have started since. A rank sees HUP as TERM: workers use HUP."""
         signum = signal.SIGINT if self._stopped_by == signal.SIGINT else signal.SIGTERM
-        new = set(self._ranks.workers(socket.gethostname())) - self._told
+        new = set(self._local_workers().values()) - self._told
         self._told |= new
         self._send(signum, new)
 
-    def _send(self, signum, workers) -> None:
+    def _local_workers(self) -> dict[int, int]:
+        return self._ranks.workers(socket.gethostname())
+
+    def _send(self, signum: int, workers: Iterable[int]) -> None:
         for worker in workers:
             processes.send(worker, signum)
 
-    def _is_over(self) -> bool:
-        now = time.monotonic()
-        if self._stopped_by is not None:
-            return now > self._stop_at or not self._ranks.running() or self._ranks.stuck()
-        self._deserted = self._ranks.deserted(now)
-        return self._deserted is not None or self._ranks.failure() is not None
+    def _cause(self, mpiexec_code: int | None, lost: set[int]) -> RankFailed:
+        """What ended a job in which no rank deserted.
 
-    def _conclude(self, mpiexec_code: int | None) -> int:
-        """The exit status of the job, after its end. Raises MatexrunError that tells the cause of a failure.
-
-        mpiexec_code: its exit code where it ended by itself, -N for signal N.
+        mpiexec_code: its exit code where it ended by itself, -N for signal N.  lost: ranks whose workers died silently.
         """
-        if self._ranks.all_well():
-            return 0
-        if self._stopped_by is not None:
-            return 128 + self._stopped_by
-        if self._deserted is not None:
-            raise CollectiveError(f"{self._deserted}{self._logs()}")
         failure = self._ranks.failure()
-        if failure is not None and not (failure.consequence and mpiexec_code is not None and mpiexec_code < 0):
-            raise RankFailed(f"{failure}{self._evidence(failure)}", failure.status or 1)
-        raise self._mpiexec_failure(mpiexec_code or 0)
+        if failure is not None and not failure.consequence:
+            return RankFailed(f"{failure}{self._evidence(failure)}", failure.status or 1)
+        if len(lost) == 1 < self._settings.size:  # where there are more, mpiexec has killed some
+            return RankFailed(f"rank {lost.pop()} was lost: its worker was killed{self._logs()}", 137)
+        if failure is not None and (mpiexec_code is None or mpiexec_code >= 0):
+            return RankFailed(f"{failure}{self._evidence(failure)}", failure.status or 1)
+        return self._mpiexec_failure(mpiexec_code or 0)
 
-    def _evidence(self, failure) -> str:
+    def _evidence(self, failure: Failure) -> str:
         """What there is to see of a failure: its traceback, or the last lines of its log, and where the log is."""
-        text = failure.traceback
         path = output.log_path(self._settings.log_dir, failure.rank)
         has_log = failure.rank != 0 and os.path.exists(path)
-        if not text and has_log:
-            text = output.tail(path)
+        text = failure.traceback or (output.tail(path) if has_log else "")
         parts = [text.rstrip("\n")] if text.strip() else []
         if has_log:
             parts.append(f"matexrun: the output of rank {failure.rank} is in {path}")
@@ -206,30 +191,18 @@ class _Job:
     def _logs(self) -> str:
         return f"\nmatexrun: the output of the ranks other than 0 is in {self._settings.log_dir}"
 
-    def _mpiexec_failure(self, code: int) -> MatexrunError:
-        name = os.path.basename(self._command[0])
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        running = self._ranks.running()
+    def _mpiexec_failure(self, code: int) -> RankFailed:
+        running, started = self._ranks.running(), self._ranks.started()
         if running:
             when = f"while these ranks were still running: {', '.join(map(str, running))}"
-        elif self._ranks.started():
-            when = f"although only {len(self._ranks.started())} of {self._settings.size} ranks had run"
+            advice = f"a rank has called MPI_Abort, or a worker was killed{self._logs()}"
+        elif started:
+            when = f"after only {len(started)} of {self._settings.size} ranks had run"
+            advice = "`matexrun -vv` shows what each rank does"
         else:
             when = "before any rank started"
-        message = f"{name} {how} {when}"
-        if said := output.tail(self._mpiexec_output).strip():
-            message += f"; it said:\n{said}"
-        if running:
-            message += f"\nmatexrun: a rank has called MPI_Abort, or a worker was killed{self._logs()}"
-        elif not self._ranks.started():
-            message += "\nmatexrun: `matexrun --doctor` checks MPI, its mpiexec and a run of 2 ranks"
-        return RankFailed(message, exit_status(code) or 1)
-
-
-_PHASES = {
-    "started": "all ranks have started",
-    "activated": "matexrun is active in all ranks",
-    "claimed": "all ranks are in MPI",
-    "leaving": "the script has ended on all ranks",
-    "exited": "all ranks have ended",
-}
+            advice = "`matexrun --doctor` checks MPI, its mpiexec and a run of 2 ranks"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with status {code}"
+        said = output.tail(self._mpiexec_output).strip()
+        message = f"{os.path.basename(self._command[0])} {how} {when}" + (f"; it said:\n{said}" if said else "")
+        return RankFailed(f"{message}\nmatexrun: {advice}", exit_status(code) or 1)

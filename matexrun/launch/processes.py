@@ -33,24 +33,31 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(error, f"prctl({option}): {os.strerror(error)}")
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is not just waiting for its parent to take note of its end."""
+    return _state_and_parent(pid)[0] not in ("", "Z", "X")
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """As in /proc/PID/stat, the state as one letter; ("", 0) where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except OSError:
+        return "", 0
+    return state.decode(), int(parent)
+
+
 def descendants(root: int) -> list[int]:
     """Process ids of the living children of `root`, their children, and so on."""
     children: dict[int, list[int]] = {}
-    zombies = set()
     for pid in _all_pids():
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-        except OSError:  # ended meanwhile
-            continue
-        children.setdefault(int(parent), []).append(pid)
-        if state in b"ZX":
-            zombies.add(pid)
+        children.setdefault(_state_and_parent(pid)[1], []).append(pid)
     found, generation = [], [root]
     while generation:
         generation = [child for parent in generation for child in children.get(parent, ())]
         found += generation
-    return [pid for pid in found if pid not in zombies]
+    return [pid for pid in found if is_alive(pid)]
 
 
 def carrying(variable: str, value: str) -> list[int]:

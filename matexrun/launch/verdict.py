@@ -20,7 +20,7 @@ def problem(code: int, reported: set[str]) -> str | None:
     code: exit code of the process, -N for signal N.  reported: names of the events that it has sent.
     """
     if code < 0:
-        return f"was killed by {_signal_name(-code)} (status {exit_status(code)})"
+        return f"was killed by {signal_name(-code)} (status {exit_status(code)})"
     if code > 0:
         return f"failed with status {code}"
     if "activated" not in reported:
@@ -41,7 +41,8 @@ def exit_status(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Like SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -68,6 +69,7 @@ class Failure:
 @dataclasses.dataclass
 class _Rank:
     host: str = ""
+    process: int | None = None
     worker: int | None = None
     traceback: str = ""
     waiting: tuple[str, float] | None = None  # in which collective, known since when
@@ -86,7 +88,7 @@ class Ranks:
         rank = self._ranks.setdefault(event.rank, _Rank())
         rank.host = event.host
         if event.name == "started":
-            rank.worker = event.fields["worker"]
+            rank.process, rank.worker = event.fields["pid"], event.fields["worker"]
         elif event.name == "failed":
             rank.traceback = str(event.fields.get("traceback", ""))
         elif event.name == "waiting":
@@ -99,9 +101,17 @@ class Ranks:
             rank.ended = event
             rank.left = rank.left or now
 
-    def workers(self, host: str) -> list[int]:
-        """Process ids of the workers on `host` whose ranks have not ended."""
-        return [rank.worker for rank in self._ranks.values() if rank.host == host and rank.worker and not rank.ended]
+    def workers(self, host: str) -> dict[int, int]:
+        """{rank: process id of its worker} of the ranks on `host` that have not ended."""
+        return {
+            number: rank.worker
+            for number, rank in self._ranks.items()
+            if rank.host == host and rank.worker and not rank.ended
+        }
+
+    def process(self, rank: int) -> int:
+        """Process id, on its host, of a rank that has started."""
+        return self._ranks[rank].process
 
     def started(self) -> list[int]:
         """Ranks whose workers have reported anything."""
