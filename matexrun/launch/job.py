@@ -6,6 +6,7 @@ returns; the process that calls it must have no other children.
 """
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -108,7 +109,7 @@ class _Job:
         raise self._cause(code, lost)
 
     def _start(self) -> None:
-        self._progress.explain(f"starting {self._settings.size} ranks: {' '.join(self._command)}")
+        self._progress.explain(f"starting {self._settings.size} ranks: {shlex.join(self._command)}")
         guard = [sys.executable, "-m", "matexrun.launch.guard", str(os.getpid()), "--"]
         with open(self._mpiexec_output, "wb") as messages:
             self._mpiexec = subprocess.Popen(
