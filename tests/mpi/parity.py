@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 RELATIVE = 1e-5  # of losses, metrics, predictions
 ABSOLUTE = 1e-6  # what float32 leaves of those that are zero
 WEIGHTS = 1e-5  # of their size around 1, after some 16 updates
+NOISE = "[IWE]0000|WARNING: All log messages before absl|To enable the following instructions"  # TensorFlow's own
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Run:
     files: list[str]
 
 
-def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 170) -> Run:
+def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 300) -> Run:
     """`python script OUT args`, or with `ranks` the same under `matexrun -n ranks`; `folder` must not exist.
 
     A command that is not done in time is killed with all its children (status None is never compared equal).
@@ -58,7 +60,8 @@ def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 170)
         output.seek(0)
         text = output.read()
     for log in sorted((folder / "logs").rglob("*.log")):
-        text += f"\n--- {log.name}\n{log.read_text()}"
+        text += f"--- {log.name}\n{log.read_text()}"
+    text = "".join(line for line in text.splitlines(True) if not re.match(NOISE, line))
     results = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
     return Run(status, text, results, sorted(str(path.relative_to(work)) for path in work.rglob("*")))
 

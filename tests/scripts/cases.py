@@ -81,6 +81,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=None)
     args = parser.parse_args()
     jit = {"on": True, "off": False, "auto": "auto"}[args.jit]
+    path = os.path.join(args.out, f"{os.getpid()}.json")
     results = {}
     for name in CASES if args.only is None else args.only:
         keras.utils.clear_session()
@@ -89,7 +90,5 @@ def main():
             results[name] = CASES[name](jit)
         except Exception:
             results[name] = {"error": traceback.format_exc()}
-    path = os.path.join(args.out, f"{os.getpid()}.json")
-    with open(path + ".part", "w") as file:
-        json.dump(results, file, default=float)
-    os.replace(path + ".part", path)
+        with open(path, "w") as file:  # after each case, so that those before a crash are there
+            json.dump(results, file, default=float)
