@@ -108,7 +108,7 @@ def check_keras_backend(script: str | None, script_origin: str, env: Mapping[str
     if script:
         backend, origin = script, script_origin
     elif env.get("KERAS_BACKEND"):
-        backend, origin = env["KERAS_BACKEND"], "the environment sets"
+        backend, origin = env["KERAS_BACKEND"], "KERAS_BACKEND sets"
     else:
         file = _keras_home(env) / "keras.json"
         try:
@@ -117,7 +117,7 @@ def check_keras_backend(script: str | None, script_origin: str, env: Mapping[str
             return
     if backend and backend != "tensorflow":
         raise UsageError(
-            f"{origin} KERAS_BACKEND={backend}: matexrun trains with TensorFlow only: set KERAS_BACKEND=tensorflow"
+            f"{origin} Keras's backend to {backend}: matexrun trains with TensorFlow only: set KERAS_BACKEND=tensorflow"
         )
 
 

@@ -27,7 +27,7 @@ def as_json(planned: Plan) -> str:
             "mpiexec": found and found.mpiexec,
             "command": planned.command.argv,
             "environment": planned.command.added,
-            "problems": list(planned.problems),
+            "problems": [str(problem) for problem in planned.problems],
         },
         indent=2,
     )

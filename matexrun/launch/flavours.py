@@ -40,13 +40,18 @@ def _is_prterun(mpi: MPI) -> bool:
     return Path(mpi.mpiexec).name == "prterun"
 
 
+# Without these, Open MPI takes its hosts from the scheduler's variables and starts a daemon on each of them.
+_OUTSIDE_ALLOCATIONS = ["--mca", "ras", "^slurm,pbs,tm,lsf,gridengine,flux", "--mca", "plm", "^slurm,tm,lsf,pals"]
+
+
 def _openmpi_arguments(mpi: MPI, size: int) -> list[str]:
     # Its own binding is one core per rank, which starves TensorFlow's threads; a rank that reads the stdin it forwards
     # never sees the end of it.
     oversubscribe = ["--map-by", ":OVERSUBSCRIBE"] if mpi.version >= (5,) else ["--oversubscribe"]
     # Only with its personality does prterun set the OMPI_COMM_WORLD_* variables that tell a process its rank.
     personality = ["--personality", "ompi"] if _is_prterun(mpi) else []
-    return [*personality, "--host", f"localhost:{size}", "--bind-to", "none", *oversubscribe, "--stdin", "none"]
+    here = [*_OUTSIDE_ALLOCATIONS, "--host", f"localhost:{size}"]
+    return [*personality, *here, "--bind-to", "none", *oversubscribe, "--stdin", "none"]
 
 
 def _openmpi_environment(mpi: MPI, root: bool) -> dict[str, str]:
@@ -60,6 +65,7 @@ def _openmpi_environment(mpi: MPI, root: bool) -> dict[str, str]:
 
 
 def _hydra_arguments(mpi: MPI, size: int) -> list[str]:
+    # Left to itself it starts ranks with srun on the hosts of an allocation.
     return ["-launcher", "fork", "-hosts", "localhost"]
 
 

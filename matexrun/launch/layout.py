@@ -51,15 +51,15 @@ def _gpu(gpus: Sequence[str], local_rank: int) -> str | None:
     return gpus[local_rank % len(gpus)] if gpus else None
 
 
-def shared_gpus(placements: Sequence[Placement]) -> str | None:
-    """A line for the user where ranks would have to share a GPU, whose memory TensorFlow takes whole; else None."""
+def check_gpus(placements: Sequence[Placement]) -> None:
+    """Raise UsageError where ranks would have to share a GPU, whose memory TensorFlow takes whole."""
     gpus = [(placement.node, placement.gpu) for placement in placements if placement.gpu is not None]
-    if len(set(gpus)) == len(gpus):
-        return None
-    return (
-        f"{len(gpus)} ranks, but {len(set(gpus))} visible GPUs, and ranks cannot share one: "
-        f"use -n {len(set(gpus))}, or set CUDA_VISIBLE_DEVICES= (empty) to train on CPUs"
-    )
+    there = len(set(gpus))
+    if there < len(gpus):
+        raise UsageError(
+            f"{len(gpus)} ranks, but {there} visible GPUs, and ranks cannot share one: use -n {there}, or set "
+            f"CUDA_VISIBLE_DEVICES= (empty) to train on CPUs"
+        )
 
 
 def to_json(placements: Sequence[Placement]) -> str:

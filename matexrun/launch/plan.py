@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from matexrun.errors import EnvironmentError_, UsageError
+from matexrun.errors import EnvironmentError_, MatexrunError, UsageError
 from matexrun.launch import checks, command, job, machine, mpi
 from matexrun.launch import layout as layouts
 from matexrun.launch.config import Options
@@ -19,25 +19,28 @@ from matexrun.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that is decided before anything starts. problems: what a real run would stop at, one line each."""
+    """All that is decided before anything starts.  problems: what this machine lacks for it; a run raises the first."""
 
     settings: Settings
     placements: list[layouts.Placement]
     mpi: MPI | None
     command: command.Command
-    problems: tuple[str, ...] = ()
+    problems: tuple[MatexrunError, ...] = ()
 
 
 def plan(options: Options, target: command.Target, job_dir: str) -> Plan:
     """Decide everything. job_dir: the private folder of the job. Raises UsageError for a request that cannot be met."""
     checks.check(target)
     placements = layouts.layout(options, machine.this_node())
-    problems = [problem] if (problem := layouts.shared_gpus(placements)) else []
+    found, problems = None, []
     try:
         found = mpi.find(sys.executable)
     except EnvironmentError_ as error:
-        found = None
-        problems.append(str(error))
+        problems.append(error)
+    try:
+        layouts.check_gpus(placements)
+    except UsageError as error:
+        problems.append(error)
     settings = _settings(options, target, placements, job_dir)
     return Plan(settings, placements, found, command.build(target, settings, found, sys.executable), tuple(problems))
 
@@ -47,7 +50,7 @@ def run(options: Options, target: command.Target) -> int:
     with tempfile.TemporaryDirectory(prefix="matexrun-", ignore_cleanup_errors=True) as job_dir:
         planned = plan(options, target, job_dir)
         if planned.problems:
-            raise (EnvironmentError_ if planned.mpi is None else UsageError)(planned.problems[-1])
+            raise planned.problems[0]
         environment = planned.command.environment(os.environ)
         return job.run(planned.command.argv, environment, planned.settings)
 

@@ -91,6 +91,15 @@ def test_the_mpi_that_is_found_is_the_one_that_ranks_load(python):
     assert Path(found.library).is_file() and os.access(found.mpiexec, os.X_OK)
 
 
+def test_ranks_stay_on_this_machine_inside_an_allocation(python):
+    """Both MPIs would start daemons on the hosts that Slurm's variables name, which do not exist here."""
+    allocation = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    hosts = {"SLURM_JOB_NODELIST": "none[1-2]", "SLURM_NODELIST": "none[1-2]"}
+    answer = run(python, "-n", "2", "script.py", **allocation, **hosts)
+    assert answer.returncode == 0, answer.stderr
+    assert [saw["size"] for saw in what_ranks_saw(2)] == [2, 2]
+
+
 def copy_of_library(python, folder):
     """The library of that interpreter's MPI where no launcher is near; the variables that make mpi4py load it."""
     library = Path(mpi.find_library(python, os.environ).path)
@@ -157,8 +166,22 @@ def test_the_doctor_checks_a_real_allreduce(python):
 
 
 def test_the_doctor_finds_what_is_wrong(tmp_path):
-    answer = run(sys.executable, "--doctor", MPI4PY_LIBMPI=str(tmp_path / "none.so"), KERAS_BACKEND="jax")
+    """An older TensorFlow that cannot be imported, another backend of Keras, and no MPI library."""
+    packages = tmp_path / "packages"
+    (packages / "tensorflow_old-2.17.0.dist-info").mkdir(parents=True)
+    (packages / "tensorflow_old-2.17.0.dist-info" / "METADATA").write_text("Name: tensorflow-old\nVersion: 2.17.0\n")
+    (packages / "tensorflow_old-2.17.0.dist-info" / "top_level.txt").write_text("tensorflow\n")
+    (packages / "tensorflow.py").write_text("raise ImportError('its library is gone')\n")
+    answer = run(
+        sys.executable,
+        "--doctor",
+        PYTHONPATH=f"{packages}:{ROOT}",
+        MPI4PY_LIBMPI=str(tmp_path / "none.so"),
+        KERAS_BACKEND="jax",
+    )
     assert answer.returncode == 1
-    wrong = [line for line in answer.stdout.splitlines() if line.startswith("wrong")]
-    assert any("KERAS_BACKEND=jax" in line for line in wrong)
-    assert any("cannot load an MPI library" in line for line in wrong)
+    wrong = "\n".join(line for line in answer.stdout.splitlines() if line.startswith("wrong"))
+    assert "tensorflow-old 2.17.0" in wrong and "pip install 'tensorflow>=2.18'" in wrong
+    assert "cannot be imported: ImportError: its library is gone" in wrong
+    assert "KERAS_BACKEND sets Keras's backend to jax" in wrong
+    assert "cannot load an MPI library" in wrong

@@ -6,7 +6,7 @@ import pytest
 
 from matexrun.errors import UsageError
 from matexrun.launch.config import resolve
-from matexrun.launch.layout import divide_cores, layout, shared_gpus, to_json
+from matexrun.launch.layout import check_gpus, divide_cores, layout, to_json
 from matexrun.launch.machine import Node
 
 
@@ -60,18 +60,19 @@ def test_each_rank_has_the_gpu_of_its_local_rank_under_its_visible_name():
     node = Node("a", tuple(range(4)), gpus=("5", "GPU-8f1c", "MIG-22"))
     placements = place(node)
     assert [placement.gpu for placement in placements] == ["5", "GPU-8f1c", "MIG-22"]
-    assert shared_gpus(placements) is None
+    check_gpus(placements)
 
 
 def test_more_ranks_than_gpus_is_told_with_both_numbers():
     placements = place(Node("a", tuple(range(4)), gpus=("0", "1")), ranks=3)
-    assert "3 ranks, but 2 visible GPUs" in shared_gpus(placements)
+    with pytest.raises(UsageError, match="3 ranks, but 2 visible GPUs"):
+        check_gpus(placements)
 
 
 def test_without_gpus_nothing_is_shared():
     placements = place(Node("a", (0, 1)), ranks=3)
     assert [placement.gpu for placement in placements] == [None] * 3
-    assert shared_gpus(placements) is None
+    check_gpus(placements)
 
 
 def test_serialised_layout_is_a_list_by_rank():

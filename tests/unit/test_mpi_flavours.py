@@ -9,6 +9,7 @@ from matexrun.launch.flavours import INTEL, MPI, MPICH, OPENMPI
 from matexrun.launch.mpi import Library, find_mpiexec
 from matexrun.settings import Settings
 
+HERE = "--mca ras ^slurm,pbs,tm,lsf,gridengine,flux --mca plm ^slurm,tm,lsf,pals --host localhost:4"
 OPENMPI_5 = MPI(OPENMPI, (5, 0, 11), "/p/lib/libmpi.so.40", "/p/bin/mpiexec")
 PRTERUN = MPI(OPENMPI, (5, 0, 11), "/p/lib/libmpi.so.40", "/p/bin/prterun")
 OPENMPI_4 = MPI(OPENMPI, (4, 1, 4), "/usr/lib/libmpi.so.40", "/usr/bin/mpiexec.openmpi")
@@ -19,13 +20,12 @@ INTEL_2021 = MPI(INTEL, (2021, 13, 0), "/i/lib/libmpi.so.12", "/i/bin/mpiexec.hy
 @pytest.mark.parametrize(
     "mpi, line",
     [
-        (OPENMPI_5, "/p/bin/mpiexec --host localhost:4 --bind-to none --map-by :OVERSUBSCRIBE --stdin none -n 4"),
+        (OPENMPI_5, f"/p/bin/mpiexec {HERE} --bind-to none --map-by :OVERSUBSCRIBE --stdin none -n 4"),
         (
             PRTERUN,
-            "/p/bin/prterun --personality ompi --host localhost:4 --bind-to none --map-by :OVERSUBSCRIBE "
-            "--stdin none -n 4",
+            f"/p/bin/prterun --personality ompi {HERE} --bind-to none --map-by :OVERSUBSCRIBE --stdin none -n 4",
         ),
-        (OPENMPI_4, "/usr/bin/mpiexec.openmpi --host localhost:4 --bind-to none --oversubscribe --stdin none -n 4"),
+        (OPENMPI_4, f"/usr/bin/mpiexec.openmpi {HERE} --bind-to none --oversubscribe --stdin none -n 4"),
         (MPICH_5, "/p/bin/mpiexec.hydra -launcher fork -hosts localhost -n 4"),
         (INTEL_2021, "/i/bin/mpiexec.hydra -launcher fork -hosts localhost -n 4"),
     ],
