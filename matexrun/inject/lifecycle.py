@@ -68,7 +68,9 @@ def claim() -> None:
 
     if _me.world is not None:
         return
+    reports.send("waiting", what="MPI_Init")  # a rank that ends before it imports TensorFlow would not be missed
     _me.world = worlds.init(_me.job.size)
+    reports.send("resumed")
     if _me.world.rank != _me.rank:
         raise EnvironmentError_(
             f"MPI says that this is rank {_me.world.rank}, the launcher says {_me.rank}: "

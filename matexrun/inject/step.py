@@ -23,6 +23,9 @@ class Step:
     order: Order
     jit: bool
     graph: Any = None  # the FuncGraph that is being traced, None when the step runs eagerly
+    weighted: set = dataclasses.field(
+        default_factory=set
+    )  # ids of optimizers whose loss is weighted by the share already
 
     @property
     def share(self):

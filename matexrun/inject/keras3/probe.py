@@ -62,6 +62,9 @@ def check(model, element) -> None:
 
 def reason_against_jit(model) -> str | None:
     """Why XLA cannot compile this model's step, or None."""
+    for layer in model._flatten_layers():
+        if type(layer).__name__ == "Embedding" and layer.trainable:
+            return f"the gradient of the layer {layer.name!r} consists of slices, and XLA cannot gather them"
     for metric in _user_metrics(model):
         if metric not in metrics.additive:
             return f"the metric {metric.name!r} is not a sum over rows, and XLA cannot gather rows from the other ranks"
@@ -111,7 +114,10 @@ def _check_losses(model, parts) -> list[str]:
 
 def _is_mean(values, parts) -> bool:
     """Whether the value on all rows is the mean of the parts', weighted by their rows."""
-    whole, combined = float(values[0]), sum(float(v) * p.rows for v, p in zip(values[1:], parts[1:])) / parts[0].rows
+    whole, combined = (
+        float(values[0]),
+        sum(float(v) * p.rows for v, p in zip(values[1:], parts[1:], strict=True)) / parts[0].rows,
+    )
     return bool(np.isclose(whole, combined, rtol=1e-3, atol=1e-6))
 
 
@@ -119,8 +125,8 @@ def _message(what, values, parts) -> str:
     whole, first, second = (float(v) for v in values)
     return (
         f"{what} is not a mean over the rows of a batch: {whole:.6g} on {parts[0].rows} rows, {first:.6g} and "
-        f"{second:.6g} on its parts of {parts[1].rows} and {parts[2].rows}; slices of a batch cannot make it up. Return "
-        'one value per row instead (with reduction="sum" for a sum)'
+        f"{second:.6g} on its parts of {parts[1].rows} and {parts[2].rows}; slices of a batch cannot make it up. "
+        'Return one value per row instead (with reduction="sum" for a sum)'
     )
 
 
@@ -141,10 +147,11 @@ def _check_metrics(model, parts) -> dict[int, bool]:
                 metric.update_state(tf.nest.flatten(part.y)[0], tf.nest.flatten(part.y_pred)[0])
             except Exception:  # a metric that the script updates by itself, with other arguments
                 break
-            states.append([v.numpy() - s for v, s in zip(metric.variables, start)])
+            states.append([v.numpy() - s for v, s in zip(metric.variables, start, strict=True)])
         metric.reset_state()
         answers[i] = len(states) == 3 and all(
-            np.any(a) and np.any(b) and np.allclose(whole, a + b, rtol=1e-3, atol=1e-6) for whole, a, b in zip(*states)
+            np.any(a) and np.any(b) and np.allclose(whole, a + b, rtol=1e-3, atol=1e-6)
+            for whole, a, b in zip(*states, strict=True)
         )
     return answers
 
