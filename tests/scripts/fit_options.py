@@ -178,7 +178,7 @@ def layer_with_a_counter(jit):
     model = mlp()
     model.add(Counts())
     model.compile(adam(), "mse", jit_compile=jit)
-    trained = [fit(model, *table(), batch_size=BATCH, validation_split=0.3) for _ in range(2)]
+    trained = [fit(model, *table(), batch_size=BATCH, validation_split=0.28) for _ in range(2)]
     model.evaluate(*table(), verbose=0)
     return outcome(model, trained=trained, calls=int(model.layers[-1].calls.value))
 
