@@ -1,5 +1,6 @@
 """The environment in which a rank's Python starts. Pure: from variables and a placement to variables."""
 
+import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,10 +25,11 @@ def rank_environment(
     if gpu is not None:
         result["CUDA_VISIBLE_DEVICES"] = gpu
     if cores:
+        threads = max(1, len(cores) // _sharing(settings, me.rank, cores))
         for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
-            result.setdefault(name, str(len(cores)))
+            result.setdefault(name, str(threads))
         # With one inter-op thread TensorFlow computes nothing while a reduction runs.
-        result.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, len(cores))))
+        result.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, threads)))
     result.setdefault("PYTHONUNBUFFERED", "1")
     if result.get("PYTHONHASHSEED", "random") == "random":
         result["PYTHONHASHSEED"] = str(settings.seed)  # sets of strings must have one order on all ranks
@@ -38,3 +40,10 @@ def rank_environment(
     result[names.LOCAL_SIZE] = str(me.local_size)
     result[names.REPORT_FD] = str(report_fd)
     return result
+
+
+def _sharing(settings: Settings, rank: int, cores: Collection[int]) -> int:
+    """How many ranks of this node have the same cores: with more ranks than cores, each gets part of the threads."""
+    placements = json.loads(settings.layout or "[]")
+    node = placements[rank]["node"] if placements else None
+    return max(1, sum(p["node"] == node and not set(cores).isdisjoint(p["cores"]) for p in placements))

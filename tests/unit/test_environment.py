@@ -8,7 +8,7 @@ from matexrun.launch.environment import BOOTSTRAP, rank_environment
 from matexrun.ranks import Rank
 from matexrun.settings import Settings
 
-LAYOUT = '[{"gpu":null},{"gpu":"3"}]'
+LAYOUT = '[{"node":"a","cores":[0],"gpu":null},{"node":"a","cores":[4,5,6],"gpu":"3"}]'
 SETTINGS = Settings(job="j", size=2, seed=41, layout=LAYOUT)
 
 
@@ -46,6 +46,14 @@ def test_what_the_user_has_set_stays(name):
 def test_one_core_still_has_two_inter_op_threads():
     env = environment({}, cores=(4,))
     assert (env["TF_NUM_INTRAOP_THREADS"], env["TF_NUM_INTEROP_THREADS"]) == ("1", "2")
+
+
+def test_ranks_that_share_cores_share_the_threads():
+    same = '[{"node":"a","cores":[0,1],"gpu":null},{"node":"a","cores":[0,1],"gpu":null}]'
+    other = same.replace('"a"', '"b"', 1)
+    for layout, threads in ((same, "1"), (other, "2")):
+        settings = Settings(job="j", size=2, seed=41, layout=layout)
+        assert rank_environment({}, settings, Rank(1, 2, 1, 2), (0, 1), 9)["OMP_NUM_THREADS"] == threads
 
 
 def test_without_cores_thread_counts_are_left_alone():

@@ -138,7 +138,8 @@ json.dump({{
     "hash": os.environ["PYTHONHASHSEED"],
 }}, open({str(tmp_path / "seen")!r}, "w"))
 """.replace("PID", "os.environ['MATEXRUN_PID']")
-    layout = json.dumps([{}, {"cores": [core, 100_000]}])  # of cores that are not there, none is asked for
+    here = {"node": "here", "cores": [core, 100_000]}
+    layout = json.dumps([{**here, "node": "there"}, here])  # of cores that are not there, none is asked for
     worker = start(code, settings={"layout": layout})
     assert worker.end() == 0, worker.log
     seen = json.loads((tmp_path / "seen").read_text())
