@@ -1,13 +1,13 @@
 """Events that a rank reports to its worker: JSON lines over an inherited pipe. Shared by both sides of the job.
 
-    activated            sitecustomize ran in this rank
-    claimed  size        MPI is initialised; `size` ranks
-    failed   traceback   an uncaught exception; `status` is the exit status that follows
-    waiting  what        the rank has waited in the collective `what` for more than a second
-    resumed              that wait is over
-    leaving              the script has ended on this rank; it waits for the others before it ends MPI
-    finished             all ranks have ended; the exit status that follows is the script's own
-    warning  message     to be shown by the launcher once, whichever rank says it
+activated            sitecustomize ran in this rank
+claimed  size        MPI is initialised; `size` ranks
+failed   traceback   an uncaught exception; `status` is the exit status that follows
+waiting  what        the rank has waited in the collective `what` for more than a second
+resumed              that wait is over
+leaving              the script has ended on this rank; it waits for the others before it ends MPI
+finished             all ranks have ended; the exit status that follows is the script's own
+warning  message     to be shown by the launcher once, whichever rank says it
 """
 
 import json

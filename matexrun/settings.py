@@ -41,11 +41,7 @@ class Settings:
 
     def to_env(self) -> dict[str, str]:
         """The record as environment variables (empty strings are left out)."""
-        return {
-            PREFIX + name.upper(): str(value)
-            for name, value in dataclasses.asdict(self).items()
-            if value != ""
-        }
+        return {PREFIX + name.upper(): str(value) for name, value in dataclasses.asdict(self).items() if value != ""}
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> "Settings":

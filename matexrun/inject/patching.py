@@ -6,7 +6,7 @@ import sys
 
 from matexrun.errors import PatchError
 
-KERAS_TRIED = "Keras 3.10 to 3.15"
+KERAS_TRIED = "Keras 3.10 and 3.15"
 
 
 def check_signature(function, parameters: tuple[str, ...]) -> None:

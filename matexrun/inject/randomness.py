@@ -66,7 +66,7 @@ def patch_tensorflow(seed: int, rank: int) -> None:
 def patch_keras(rank: int) -> None:
     """Shift the seeds that Keras' own random ops (dropout, noise) draw inside a step by the rank.
 
-    Patches `draw_seed` where keras.src.backend.tensorflow.random imported it (Keras 3.5 to 3.15).
+    Patches `draw_seed` where keras.src.backend.tensorflow.random imported it (Keras 3.10 and 3.15).
     """
     from keras.src.backend.tensorflow import random as keras_random
 
@@ -74,7 +74,7 @@ def patch_keras(rank: int) -> None:
 
     original = getattr(keras_random, "draw_seed", None)
     if original is None:
-        raise PatchError("keras.src.backend.tensorflow.random has no draw_seed; tried with Keras 3.5 to 3.15")
+        raise PatchError("keras.src.backend.tensorflow.random has no draw_seed; tried with Keras 3.10 and 3.15")
     patching.check_signature(original, ("seed",))
 
     @functools.wraps(original)

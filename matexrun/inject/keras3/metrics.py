@@ -102,7 +102,7 @@ def _values(metric) -> list:
 
 
 def _build_late(metric, args) -> None:
-    """AUC(multi_label=True) makes its variables at the first update (Keras 3.10 to 3.15); have them before it."""
+    """AUC(multi_label=True) makes its variables at the first update (Keras 3.10 and 3.15); have them before it."""
     if getattr(metric, "_built", True) is False and hasattr(metric, "_build"):
         metric._build(tf.convert_to_tensor(args[1]).shape)
 

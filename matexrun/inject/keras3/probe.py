@@ -85,7 +85,6 @@ def _check_losses(model, parts) -> list[str]:
     whole, *halves = parts
     if _own_compute_loss(model):
         values = [model._compute_loss(p.x, p.y, p.y_pred, p.weight, training=False) for p in parts]
-        model.reset_metrics()
         if not _is_mean(values, parts):
             return [_message("compute_loss() of the model", values, parts)]
         return []
@@ -93,14 +92,8 @@ def _check_losses(model, parts) -> list[str]:
     for i in range(len(whole.added)):
         values = [part.added[i] if i < len(part.added) else np.nan for part in parts]
         if not _is_mean(values, parts):
-            problems.append(_message("a loss given to add_loss()", values, parts))
-    if model._compile_loss is not None and not model._compile_loss.built:
-        model._compile_loss.build(whole.y, whole.y_pred)
-    for loss, path in _user_losses(model):
-        values = []
-        for part in parts:
-            y, y_pred = (tf.convert_to_tensor(_at(s, path), loss.dtype) for s in (part.y, part.y_pred))
-            values.append(tf.convert_to_tensor(loss.call(y, y_pred)))
+            problems.append(_message("a loss added by a layer (add_loss, activity_regularizer)", values, parts))
+    for loss, values in _values_of_losses(model, parts):
         if values[0].shape.rank == 0:
             if not _is_mean(values, parts):
                 problems.append(_message(f"the loss {loss.name!r}", values, parts))
@@ -110,6 +103,30 @@ def _check_losses(model, parts) -> list[str]:
                 "the whole batch, and slices of the batch cannot make it up"
             )
     return problems
+
+
+def _values_of_losses(model, parts) -> list:
+    """[(loss, [what it returned for each part])] of the losses that the user wrote.
+
+    They are called as in a step, by CompileLoss, which knows what output each belongs to, and listened to.
+    """
+    if not _user_losses(model):
+        return []
+    model._compile_loss(parts[0].y, parts[0].y_pred, parts[0].weight)  # builds it
+    heard = []
+    for loss in _user_losses(model):
+        values, call = [], loss.call
+        loss.call = lambda *args, values=values, call=call: (
+            values.append(tf.convert_to_tensor(call(*args))) or values[-1]
+        )
+        heard.append((loss, values))
+    try:
+        for part in parts:
+            model._compile_loss(part.y, part.y_pred, part.weight)
+    finally:
+        for loss, _ in heard:
+            del loss.call
+    return heard
 
 
 def _is_mean(values, parts) -> bool:
@@ -135,30 +152,34 @@ def _check_metrics(model, parts) -> dict[int, bool]:
 
     Where a state does not change at all, the answer would say nothing, and counts as no.
     """
-    answers = {}
-    if model._compile_metrics is not None and not model._compile_metrics.built:
-        model._compile_metrics.build(parts[0].y, parts[0].y_pred)
-    for i, metric in enumerate(_user_metrics(model)):
-        states = []
-        for part in parts:
-            metric.reset_state()
-            start = [v.numpy() for v in metric.variables]
-            try:
-                metric.update_state(tf.nest.flatten(part.y)[0], tf.nest.flatten(part.y_pred)[0])
-            except Exception:  # a metric that the script updates by itself, with other arguments
-                break
-            states.append([v.numpy() - s for v, s in zip(metric.variables, start, strict=True)])
-        metric.reset_state()
-        answers[i] = len(states) == 3 and all(
-            np.any(a) and np.any(b) and np.allclose(whole, a + b, rtol=1e-3, atol=1e-6)
-            for whole, a, b in zip(*states, strict=True)
+    compiled, states = model._compile_metrics, []
+    if compiled is None or not _user_metrics(model):
+        return {}
+    compiled.update_state(parts[0].y, parts[0].y_pred, parts[0].weight)  # builds them
+    own = {i: metric for i, metric in enumerate(_user_metrics(model)) if metric in compiled.metrics}
+    for part in parts:
+        compiled.reset_state()
+        start = {i: [v.numpy() for v in metric.variables] for i, metric in own.items()}
+        compiled.update_state(part.y, part.y_pred, part.weight)
+        states.append(
+            {
+                i: [v.numpy() - old for v, old in zip(metric.variables, start[i], strict=True)]
+                for i, metric in own.items()
+            }
         )
-    return answers
+    return {i: all(map(_adds_up, *(state[i] for state in states))) for i in own}
+
+
+def _adds_up(whole, one, other) -> bool:
+    return bool(np.any(one) and np.any(other) and np.allclose(whole, one + other, rtol=1e-3, atol=1e-6))
 
 
 @contextlib.contextmanager
 def _state_kept(model):
-    """Forward passes may count, draw seeds, or collect; afterwards it is as if they had not been."""
+    """Forward passes may count, draw seeds, or collect; afterwards it is as if they had not been.
+
+    Metrics are empty before the first step, also those that come into being here.
+    """
     kept = [(v, v.numpy()) for v in [*model.variables, *model.metrics_variables]]
     try:
         yield
@@ -166,17 +187,18 @@ def _state_kept(model):
         for variable, value in kept:
             if not np.array_equal(variable.numpy(), value):
                 variable.assign(value)
+        model.reset_metrics()
 
 
 def _user_losses(model) -> list:
-    """[(loss, path of its output)] of compile(loss=...) that the user wrote; the path is () before they are built."""
+    """What the user wrote of compile(loss=...): Loss objects, or, before they are built, what was given."""
     compiled = model._compile_loss
     if compiled is None:
         return []
     if compiled.built:
-        return [(entry.loss, entry.path) for entry in compiled._flat_losses if _is_users(entry.loss)]
+        return [entry.loss for entry in compiled._flat_losses if _is_users(entry.loss)]
     given = [loss for loss in tf.nest.flatten(compiled._user_loss) if loss is not None and not isinstance(loss, str)]
-    return [(loss, ()) for loss in given if _is_users(loss)]
+    return [loss for loss in given if _is_users(loss)]
 
 
 def _is_users(function) -> bool:
@@ -204,9 +226,14 @@ def _own_compute_loss(model) -> bool:
 
 
 def _adds_losses(model) -> bool:
-    """Whether losses can come from layers: the user's own, or whatever has called add_loss()."""
-    layers = model._flatten_layers(include_self=True)
-    return any(getattr(layer, "_losses", None) or not type(layer).__module__.startswith("keras.") for layer in layers)
+    """Whether losses can come from layers: the user's own, what has called add_loss(), and activity regularizers, which
+    Keras divides by the rows of the batch in later versions (3.15), and only sums in earlier ones (3.10)."""
+    return any(
+        getattr(layer, "_losses", None)
+        or getattr(layer, "activity_regularizer", None) is not None
+        or not type(layer).__module__.startswith("keras.")
+        for layer in model._flatten_layers(include_self=True)
+    )
 
 
 def _forward(model, x):
@@ -224,9 +251,3 @@ def _cut(structure, start: int, stop: int):
         return leaf if leaf is None or not len(leaf.shape) else leaf[start:stop]
 
     return tf.nest.map_structure(cut, structure)
-
-
-def _at(structure, path):
-    for key in path:
-        structure = structure[key]
-    return structure
