@@ -25,10 +25,12 @@ NOISE = "[IWE]0000|WARNING: All log messages before absl|To enable the following
 
 @dataclass
 class Run:
-    """How a command ended. results: one dict a process; files: names below its working directory, sorted."""
+    """How a command ended. output: what it printed; logs: what the other ranks did; results: one dict a process; files:
+    names below its working directory, sorted."""
 
     status: int
     output: str
+    logs: str
     results: list[dict]
     files: list[str]
 
@@ -42,7 +44,7 @@ def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 300)
     work.mkdir(parents=True)
     out.mkdir()
     options = ["-m", "matexrun", "-n", str(ranks), "--log-dir", str(folder / "logs")] if ranks else []
-    with open(folder / "output", "w+") as output:
+    with open(folder / "output", "w") as output:
         process = subprocess.Popen(
             [sys.executable, *options, str(script), str(out), *args],
             cwd=work,
@@ -57,13 +59,15 @@ def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 300)
         except subprocess.TimeoutExpired:
             end(process, str(out))
             status = None
-        output.seek(0)
-        text = output.read()
-    for log in sorted((folder / "logs").rglob("*.log")):
-        text += f"--- {log.name}\n{log.read_text()}"
-    text = "".join(line for line in text.splitlines(True) if not re.match(NOISE, line))
+    logs = "".join(f"--- {log.name}\n{readable(log)}" for log in sorted((folder / "logs").rglob("*.log")))
     results = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-    return Run(status, text, results, sorted(str(path.relative_to(work)) for path in work.rglob("*")))
+    files = sorted(str(path.relative_to(work)) for path in work.rglob("*"))
+    return Run(status, readable(folder / "output"), logs, results, files)
+
+
+def readable(file: Path) -> str:
+    """Without TensorFlow's own messages."""
+    return "".join(line for line in file.read_text().splitlines(True) if not re.match(NOISE, line))
 
 
 def end(process: subprocess.Popen, mark: str) -> None:

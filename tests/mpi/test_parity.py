@@ -30,9 +30,13 @@ def runs(tmp_path_factory):
     return run
 
 
+def shown(run) -> str:
+    return run.output[-4000:] + run.logs[-4000:]
+
+
 def results(run, case: str) -> list[dict]:
     """What each process has written about `case`; what the run printed, where one did not get that far."""
-    assert all(case in result for result in run.results) and run.results, f"{case} is missing: {run.output[-4000:]}"
+    assert all(case in result for result in run.results) and run.results, f"{case} is missing: {shown(run)}"
     return [result[case] for result in run.results]
 
 
@@ -59,7 +63,7 @@ def test_end_and_files(runs, script, ranks, jit):
     """Ended well, with as many files as one process leaves, of the same names (but for a pid in those of events)."""
 
     def names(run):
-        assert run.status == 0, run.output[-4000:]
+        assert run.status == 0, shown(run)
         return sorted(name.partition(".tfevents.")[0] for name in run.files)
 
     assert names(runs(script, ranks, jit)) == names(runs(script, 0, "off"))
@@ -73,4 +77,4 @@ def test_slices_of_different_shapes_under_jit(runs, tmp_path):
     together = parity.run(tmp_path / "run", script, "--jit", "on", "--only", *some, ranks=3)
     for case in some:
         parity.assert_same(results(runs(script.name, 0, "off"), case)[0], results(together, case))
-    assert together.status == 0, together.output[-4000:]
+    assert together.status == 0, shown(together)

@@ -1,5 +1,6 @@
 """Whole runs: the digits, losses that must be refused, one rank that stops, a script without a seed."""
 
+import os
 import re
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def test_digits(digits, tmp_path, ranks):
 def test_digits_unmodified(digits, tmp_path):
     """The example itself, from the command line to a model file that loads."""
     command = [sys.executable, "-m", "matexrun", "-n", "2", str(DIGITS), "--checkpoint", "best.keras"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    environment = {**os.environ, "PYTHONPATH": str(parity.REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     expected, got = epochs(digits.output), epochs(done.stdout)
     assert len(got) == len(expected)

@@ -1,4 +1,4 @@
-"""usage: python refused.py LOSS: one epoch with a loss whose value on a batch does not follow from its slices."""
+"""usage: python refused.py OUT LOSS: one epoch with a loss whose value on a batch does not follow from its slices."""
 
 import sys
 
@@ -26,7 +26,7 @@ if __name__ == "__main__":
         "summed_error": (summed_error, x, y),
         "contrast_in_batch": (contrast_in_batch, x, y),
     }
-    loss, x, y = losses[sys.argv[1]]
+    loss, x, y = losses[sys.argv[2]]
     model.compile("sgd", loss)
     model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
     print("trained")
