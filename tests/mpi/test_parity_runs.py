@@ -73,6 +73,22 @@ def test_a_stop_on_one_rank_stops_all(tmp_path):
     assert all(result["weights"] == results[0]["weights"] for result in results)
 
 
+def test_all_ranks_start_with_the_weights_of_one(tmp_path):
+    """Each process chooses weights of its own; training begins with rank 0's, and ends with the same on all ranks."""
+    done = run(tmp_path / "run", "own_start.py", "weights", ranks=3)
+    assert done.status == 0, done.output
+    assert len({str(result["before"]) for result in done.results}) == 3
+    starts = {str(result["start"]) for result in done.results}
+    assert len(starts) == 1 and starts <= {str(result["before"]) for result in done.results}
+    assert len({str(result["weights"]) for result in done.results}) == 1
+
+
+def test_models_that_differ_between_ranks_are_an_error(tmp_path):
+    done = run(tmp_path / "run", "own_start.py", "shape", ranks=2)
+    assert done.status == 1
+    assert "the model on rank 1 is not the one on rank 0" in done.output
+
+
 def test_without_a_seed(tmp_path):
     """Nobody set a seed: ranks still agree, learn, see all rows once an epoch, and in another order each time."""
     unseeded = run(tmp_path / "run", "unseeded.py", ranks=3)
