@@ -10,6 +10,7 @@ An update adds to a metric's variables; inside a step, what a slice added is sum
             of all ranks and makes the same update
 """
 
+import inspect
 import threading
 import weakref
 
@@ -102,9 +103,13 @@ def _values(metric) -> list:
 
 
 def _build_late(metric, args) -> None:
-    """AUC(multi_label=True) makes its variables at the first update (Keras 3.10 and 3.15); have them before it."""
+    """AUC(multi_label=True), F1Score and R2Score make their variables at the first update; have them before it.
+
+    Their _build takes the shape of y_pred, or of y_true and y_pred (Keras 3.10 and 3.15).
+    """
     if getattr(metric, "_built", True) is False and hasattr(metric, "_build"):
-        metric._build(tf.convert_to_tensor(args[1]).shape)
+        shapes = [tf.convert_to_tensor(tensor).shape for tensor in args[:2]]
+        metric._build(*shapes[-len(inspect.signature(metric._build).parameters) :])
 
 
 def classify(metric, args, kwargs) -> str:
@@ -112,9 +117,12 @@ def classify(metric, args, kwargs) -> str:
     tensors = [leaf for leaf in tf.nest.flatten((args, kwargs)) if hasattr(leaf, "shape")]
     if not any(len(tensor.shape) for tensor in tensors):
         return _scalar_kind(metric, args, kwargs)
-    if metric in additive or not written_by_user(metric):
+    if metric in additive:
         return "rows"
-    return "rows" if user_function(metric) and not _returns_one_number(metric, args) else "gather"
+    wraps = getattr(metric, "_fn", None) is not None
+    if _returns_one_number(metric, args) if wraps else written_by_user(metric):
+        return "gather"
+    return "rows"
 
 
 def _scalar_kind(metric, args, kwargs) -> str:

@@ -14,6 +14,9 @@ from matexrun.inject import lifecycle
 from matexrun.inject.keras3 import metrics
 from matexrun.inject.tensorflow import warn
 
+# Losses of Keras (3.10 and 3.15) that reduce over, or compare, the rows of a batch.
+_OF_WHOLE_BATCHES = ("circle", "dice", "tversky")
+
 
 def needed(model) -> bool:
     """Whether anything of the user's decides the loss or the metrics."""
@@ -197,13 +200,19 @@ def _user_losses(model) -> list:
         return []
     if compiled.built:
         return [entry.loss for entry in compiled._flat_losses if _is_users(entry.loss)]
-    given = [loss for loss in tf.nest.flatten(compiled._user_loss) if loss is not None and not isinstance(loss, str)]
-    return [loss for loss in given if _is_users(loss)]
+    given = [loss for loss in tf.nest.flatten(compiled._user_loss) if loss is not None]
+    return [loss for loss in given if (loss in _OF_WHOLE_BATCHES if isinstance(loss, str) else _is_users(loss))]
 
 
 def _is_users(function) -> bool:
-    """Whether the user wrote this loss or metric, or the function that it wraps."""
+    """Whether the user wrote this loss or metric, or the function that it wraps.
+
+    Also of Keras' own, those which can depend on the whole batch; with axis=..., Dice and Tversky do not.
+    """
     function = getattr(function, "fn", function)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if name.lower() in _OF_WHOLE_BATCHES:
+        return True
     module = getattr(function, "__module__", None) or type(function).__module__
     return not module.startswith("keras.")
 

@@ -41,7 +41,7 @@ def synchronise(model) -> None:
                 "build the same model on every rank"
             )
     differing = [i for i in range(len(mine)) if any(sums[i] != theirs[0][1][i] for _, sums in theirs)]
-    arrays = [variables(model)[i].numpy() for i in differing]
+    arrays = [np.array(variables(model)[i]) for i in differing]  # copies: .numpy() of a scalar is none
     world.broadcast_arrays(arrays)
     for i, array in zip(differing, arrays, strict=True):
         variables(model)[i].assign(array)
@@ -69,7 +69,7 @@ def average_moving_statistics(model) -> None:
     world = lifecycle.world()
     theirs = world.allgather_object(_checksums([v.value for v in moving]))
     differing = [v for i, v in enumerate(moving) if len({sums[i] for sums in theirs}) > 1]
-    arrays = [v.numpy() for v in differing]
+    arrays = [np.array(v) for v in differing]
     if arrays:
         world.mean_arrays(arrays)
     for variable, array in zip(differing, arrays, strict=True):

@@ -1,6 +1,7 @@
 """Files are written once, by rank 0, and are complete before any rank goes on; downloads happen once per node."""
 
 import functools
+import os
 import threading
 
 from matexrun.inject import lifecycle, patching
@@ -32,6 +33,8 @@ def patch() -> None:
     def clean_up(original, self, logs=None):
         one_writer(functools.partial(original, self, logs), "BackupAndRestore")
 
+    patching.check_signature(file_utils.makedirs, ("path",))
+    patching.everywhere(file_utils.makedirs, _together(file_utils.makedirs), "keras")
     patching.check_signature(file_utils.get_file, ("fname", "origin"))
     patching.everywhere(file_utils.get_file, _downloads(file_utils.get_file), "keras")
 
@@ -69,6 +72,19 @@ def _saves(function):
         return one_writer(functools.partial(function, model, *args, **kwargs), function.__name__)
 
     return save
+
+
+def _together(function):
+    @functools.wraps(function)
+    def makedirs(path):
+        """A folder that several ranks make at the same time (ModelCheckpoint, BackupAndRestore) is made once."""
+        try:
+            function(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    return makedirs
 
 
 def _downloads(function):
