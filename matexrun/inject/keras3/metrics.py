@@ -119,8 +119,7 @@ def classify(metric, args, kwargs) -> str:
         return _scalar_kind(metric, args, kwargs)
     if metric in additive:
         return "rows"
-    wraps = getattr(metric, "_fn", None) is not None
-    if _returns_one_number(metric, args) if wraps else written_by_user(metric):
+    if _updates_by_itself(metric) or _returns_one_number(metric, args):
         return "gather"
     return "rows"
 
@@ -139,8 +138,13 @@ def _scalar_kind(metric, args, kwargs) -> str:
 
 def written_by_user(metric) -> bool:
     """Whether the user wrote this metric's update_state, or the function that it wraps."""
+    return _updates_by_itself(metric) or user_function(metric) is not None
+
+
+def _updates_by_itself(metric) -> bool:
+    """Whether the user wrote this metric's update_state."""
     owner = next(cls for cls in type(metric).__mro__ if "update_state" in cls.__dict__)
-    return not owner.__module__.startswith("keras.") or user_function(metric) is not None
+    return not owner.__module__.startswith("keras.")
 
 
 def user_function(metric):
@@ -153,8 +157,11 @@ def user_function(metric):
 
 
 def _returns_one_number(metric, args) -> bool:
-    """Whether a wrapped function gives one number for all rows, instead of one for each."""
-    return len(metric._fn(*args[:2], **getattr(metric, "_fn_kwargs", {})).shape) == 0
+    """Whether a metric wraps a function that gives one number for all rows, instead of one for each."""
+    return (
+        getattr(metric, "_fn", None) is not None
+        and not metric._fn(*args[:2], **getattr(metric, "_fn_kwargs", {})).shape.rank
+    )
 
 
 def _gathered(structure, current):
