@@ -60,20 +60,22 @@ def check_equal(model) -> None:
                 )
 
 
-def average_moving_statistics(model) -> None:
-    """Average the float variables that no optimizer updates (BatchNormalization's moving statistics), which each rank
-    has taken from its own slices. Collective."""
-    moving = [v for v in model.non_trainable_weights if tf.as_dtype(v.dtype).is_floating]
-    if not moving:
-        return
+def settle(model) -> None:
+    """Make the weights that no optimizer updates equal on all ranks again. Collective.
+
+    Floats are averaged: BatchNormalization's moving statistics, which each rank has taken from its own slices. Others,
+    like counters, are rank 0's, which has rows of every batch.
+    """
     world = lifecycle.world()
-    theirs = world.allgather_object(_checksums([v.value for v in moving]))
-    differing = [v for i, v in enumerate(moving) if len({sums[i] for sums in theirs}) > 1]
-    arrays = [np.array(v) for v in differing]
-    if arrays:
-        world.mean_arrays(arrays)
-    for variable, array in zip(differing, arrays, strict=True):
-        variable.assign(array)
+    theirs = world.allgather_object(_checksums([v.value for v in model.non_trainable_weights]))
+    differing = [v for i, v in enumerate(model.non_trainable_weights) if len({sums[i] for sums in theirs}) > 1]
+    for is_float, make_equal in ((True, world.mean_arrays), (False, world.broadcast_arrays)):
+        chosen = [v for v in differing if tf.as_dtype(v.dtype).is_floating is is_float]
+        arrays = [np.array(v) for v in chosen]
+        if arrays:
+            make_equal(arrays)
+        for variable, array in zip(chosen, arrays, strict=True):
+            variable.assign(array)
 
 
 def snapshot(model) -> list:

@@ -36,14 +36,14 @@ def patch() -> None:
         if self.built and self.compiled:
             state.synchronise(self)
         history = original(self, *args, **kwargs)
-        state.average_moving_statistics(self)
+        state.settle(self)
         return history
 
     for name in ("evaluate", "predict"):
 
         @patching.method(TensorFlowTrainer, name, ("x",))
         def with_statistics(original, self, *args, **kwargs):
-            state.average_moving_statistics(self)
+            state.settle(self)
             return original(self, *args, **kwargs)
 
 

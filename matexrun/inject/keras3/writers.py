@@ -68,7 +68,7 @@ def _saves(function):
     @functools.wraps(function)
     def save(model, *args, **kwargs):
         if not getattr(_local, "writing", False) and model.built:
-            state.average_moving_statistics(model)
+            state.settle(model)
         return one_writer(functools.partial(function, model, *args, **kwargs), function.__name__)
 
     return save
