@@ -85,14 +85,13 @@ class _Part:
 
 
 def _check_losses(model, parts) -> list[str]:
-    whole, *halves = parts
     if _own_compute_loss(model):
         values = [model._compute_loss(p.x, p.y, p.y_pred, p.weight, training=False) for p in parts]
         if not _is_mean(values, parts):
             return [_message("compute_loss() of the model", values, parts)]
         return []
     problems = []
-    for i in range(len(whole.added)):
+    for i in range(len(parts[0].added)):
         values = [part.added[i] if i < len(part.added) else np.nan for part in parts]
         if not _is_mean(values, parts):
             problems.append(_message("a loss added by a layer (add_loss, activity_regularizer)", values, parts))
@@ -134,11 +133,8 @@ def _values_of_losses(model, parts) -> list:
 
 def _is_mean(values, parts) -> bool:
     """Whether the value on all rows is the mean of the parts', weighted by their rows."""
-    whole, combined = (
-        float(values[0]),
-        sum(float(v) * p.rows for v, p in zip(values[1:], parts[1:], strict=True)) / parts[0].rows,
-    )
-    return bool(np.isclose(whole, combined, rtol=1e-3, atol=1e-6))
+    combined = sum(float(v) * p.rows for v, p in zip(values[1:], parts[1:], strict=True)) / parts[0].rows
+    return bool(np.isclose(float(values[0]), combined, rtol=1e-3, atol=1e-6))
 
 
 def _message(what, values, parts) -> str:

@@ -23,15 +23,12 @@ def _checksums(tensors: list) -> list[int]:
     return [zlib.crc32(np.ascontiguousarray(t.numpy()).view(np.uint8).reshape(-1).data) for t in tensors]
 
 
-def _described(model) -> list:
-    return [(v.path, tuple(v.shape), str(v.dtype)) for v in variables(model)]
-
-
 def synchronise(model) -> None:
     """Give every rank rank 0's variables. Collective. Raises ContractError where the models themselves differ."""
     world = lifecycle.world()
-    mine = _described(model)
-    theirs = world.allgather_object((mine, _checksums([v.value for v in variables(model)])))
+    mine = variables(model)
+    described = [(v.path, tuple(v.shape), str(v.dtype)) for v in mine]
+    theirs = world.allgather_object((described, _checksums([v.value for v in mine])))
     for rank, (described, _) in enumerate(theirs):
         if described != theirs[0][0]:
             pairs = itertools.zip_longest(theirs[0][0], described)
@@ -40,11 +37,17 @@ def synchronise(model) -> None:
                 f"the model on rank {rank} is not the one on rank 0: expected the variable {expected}, found {came}; "
                 "build the same model on every rank"
             )
-    differing = [i for i in range(len(mine)) if any(sums[i] != theirs[0][1][i] for _, sums in theirs)]
-    arrays = [np.array(variables(model)[i]) for i in differing]  # copies: .numpy() of a scalar is none
-    world.broadcast_arrays(arrays)
-    for i, array in zip(differing, arrays, strict=True):
-        variables(model)[i].assign(array)
+    differing = [v for v, *sums in zip(mine, *(sums for _, sums in theirs), strict=True) if len(set(sums)) > 1]
+    _replace(differing, world.broadcast_arrays)
+
+
+def _replace(chosen: list, make_equal) -> None:
+    """Give variables the values that the collective `make_equal` puts into arrays of theirs, in place."""
+    arrays = [np.array(v) for v in chosen]  # copies: .numpy() of a scalar is none
+    if arrays:
+        make_equal(arrays)
+    for variable, array in zip(chosen, arrays, strict=True):
+        variable.assign(array)
 
 
 def check_equal(model) -> None:
@@ -70,12 +73,7 @@ def settle(model) -> None:
     theirs = world.allgather_object(_checksums([v.value for v in model.non_trainable_weights]))
     differing = [v for i, v in enumerate(model.non_trainable_weights) if len({sums[i] for sums in theirs}) > 1]
     for is_float, make_equal in ((True, world.mean_arrays), (False, world.broadcast_arrays)):
-        chosen = [v for v in differing if tf.as_dtype(v.dtype).is_floating is is_float]
-        arrays = [np.array(v) for v in chosen]
-        if arrays:
-            make_equal(arrays)
-        for variable, array in zip(chosen, arrays, strict=True):
-            variable.assign(array)
+        _replace([v for v in differing if tf.as_dtype(v.dtype).is_floating is is_float], make_equal)
 
 
 def snapshot(model) -> list:
