@@ -1,6 +1,8 @@
 """The step in progress: which part of the global batch this rank computes, for the patches that run inside a step.
 
-A step exists while TensorFlow traces (or, eagerly, runs) the model's train_step or test_step on a slice of a batch.
+A step exists while TensorFlow traces (or, eagerly, runs) a model's train_step or test_step, or a training function of
+the user's, on a slice of a batch. Where every rank computes the whole batch, rank 0 alone has its rows, and the others
+none: what counts is then computed once.
 """
 
 import contextlib
@@ -13,19 +15,26 @@ from matexrun.collectives.ops import Order
 
 @dataclasses.dataclass
 class Step:
-    """rows: n_r, rows of this rank's slice; total: n, rows of the whole batch (int32 scalar tensors). A rank with no
-    rows computes one borrowed row, which must not count. order: the token of all collectives of this step."""
+    """rows: n_r, rows of this rank's slice; total: n, rows of the whole batch (int32 scalar tensors or variables). A
+    rank with no rows computes one borrowed row, which must not count. order: the token of all collectives of this step.
 
-    model: Any
+    eager: the step runs eagerly; otherwise it is being traced.  by_tape: gradients are combined where a tape gives them
+    out, not where an optimizer applies them, because code of the user's may stand between the two.
+    as_sum: a scalar that is 1 where the loss is a sum over rows, so that gradients add up unweighted; None: a mean.
+    combined: whether gradients were combined in this step.  weighted: ids of optimizers that have weighted the loss by
+    the share already.
+    """
+
     rows: Any
     total: Any
     training: bool
     order: Order
     jit: bool
-    graph: Any = None  # the FuncGraph that is being traced, None when the step runs eagerly
-    weighted: set = dataclasses.field(
-        default_factory=set
-    )  # ids of optimizers whose loss is weighted by the share already
+    eager: bool
+    by_tape: bool = False
+    as_sum: Any = None
+    combined: bool = False
+    weighted: set = dataclasses.field(default_factory=set)
 
     @property
     def share(self):
@@ -33,6 +42,15 @@ class Step:
         import tensorflow as tf
 
         return tf.cast(self.rows, tf.float32) / tf.cast(tf.maximum(self.total, 1), tf.float32)
+
+    @property
+    def weight(self):
+        """What this rank's gradients are multiplied by before they are summed over the ranks (float32 scalar)."""
+        import tensorflow as tf
+
+        if self.as_sum is None:
+            return self.share
+        return tf.where(self.as_sum > 0, tf.cast(self.counts, tf.float32), self.share)
 
     @property
     def scale(self):
@@ -76,4 +94,4 @@ def in_graph_of_step() -> bool:
         return False
     import tensorflow as tf
 
-    return step.graph is None or not tf.executing_eagerly()
+    return step.eager or not tf.executing_eagerly()

@@ -1,18 +1,12 @@
-"""Patches of TensorFlow itself: refuse other ways of distributing, count gradients, seed random ops."""
-
-import functools
+"""Patches of TensorFlow itself: refuse other ways of distributing, seed random ops, combine gradients."""
 
 from packaging.version import Version
 
 from matexrun import reports
-from matexrun.errors import ContractError, EnvironmentError_, UsageError
+from matexrun.errors import EnvironmentError_, UsageError
 from matexrun.inject import lifecycle, patching, randomness
 
 OLDEST = Version("2.18")
-
-
-class _Count:
-    gradients = 0  # how often the script (or Keras) asked a tape for gradients
 
 
 def check_version(tf) -> None:
@@ -25,10 +19,11 @@ def check_version(tf) -> None:
 
 def patch(tf) -> None:
     """Apply all patches of this file."""
+    from matexrun.inject import gradients  # which imports TensorFlow
+
     randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank())
     _refuse_strategies(tf)
-    _count_gradients(tf)
-    lifecycle.at_end(_check_reduced)
+    gradients.patch()
 
 
 def _refuse_strategies(tf) -> None:
@@ -49,30 +44,6 @@ def _refuse_strategies(tf) -> None:
 
     for owner in (distribute_lib.StrategyBase,):
         patching.method(owner, "__init__", ("extended",))(refuse)
-
-
-def _count_gradients(tf) -> None:
-    """Count tape.gradient calls, so that a run that never reduced one can say so at its end."""
-    original = tf.GradientTape.gradient
-    patching.check_signature(original, ("self", "target", "sources"))
-
-    @functools.wraps(original)
-    def gradient(self, *args, **kwargs):
-        _Count.gradients += 1
-        return original(self, *args, **kwargs)
-
-    tf.GradientTape.gradient = gradient
-
-
-def _check_reduced() -> None:
-    from matexrun.collectives import ops
-
-    if _Count.gradients and not ops.counters()["gradients"]:
-        raise ContractError(
-            f"the script took gradients {_Count.gradients} times, but none was ever combined between the ranks: every "
-            "rank trained alone. matexrun combines them where an optimizer applies them (optimizer.apply_gradients, "
-            "model.fit); updates written by hand (variable.assign_sub) are not supported"
-        )
 
 
 def warn(message: str) -> None:

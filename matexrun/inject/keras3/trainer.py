@@ -10,8 +10,8 @@ import itertools
 import tensorflow as tf
 
 from matexrun.collectives import ops
-from matexrun.inject import lifecycle, patching, step
-from matexrun.inject.keras3 import data, probe, state
+from matexrun.inject import lifecycle, patching, slices, step
+from matexrun.inject.keras3 import probe, state
 from matexrun.inject.tensorflow import warn
 
 
@@ -60,7 +60,7 @@ class StepFunction:
 
     def __call__(self, iterator):
         if not isinstance(iterator, tf.data.Iterator):
-            iterator = map(data.split, iterator)  # train_on_batch and test_on_batch
+            iterator = map(slices.split, iterator)  # train_on_batch and test_on_batch
         if self._run is not None:
             return self._run(iterator)
         iterator = self._prepare(iterator)
@@ -93,8 +93,15 @@ class StepFunction:
     def _step(self, element):
         batch, (rows, total) = element
         model = self._model
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        current = step.Step(model, rows, total, self._training, ops.Order(), bool(model.jit_compile), graph)
+        current = step.Step(
+            rows,
+            total,
+            self._training,
+            ops.Order(),
+            jit=bool(model.jit_compile),
+            eager=tf.executing_eagerly(),
+            by_tape=self._training and not _is_kerases_own(self._step_function),
+        )
         with step.entered(current):
             saved = state.snapshot(model) if self._training else []
             logs = self._step_function(batch)
@@ -141,7 +148,7 @@ def _gathering(predict_function):
     """`model.predict_function` takes a list of elements; this one returns the outputs of the whole batches."""
 
     def run(elements):
-        elements = [element if _is_split(element) else data.split(element) for element in elements]
+        elements = [element if _is_split(element) else slices.split(element) for element in elements]
         outputs = predict_function([batch for batch, _ in elements])
         rows = [int(rows) for _, (rows, _) in elements]
         return tf.nest.map_structure(lambda output: _gather(output, rows), outputs)
