@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from matexrun.collectives import world
-from matexrun.collectives.calls import Call, executed
+from matexrun.collectives.calls import Call, count
 
 
 def emit(call: Call, tensors: list[tf.Tensor], factor: tf.Tensor | None, token: tf.Tensor) -> list[tf.Tensor]:
@@ -32,7 +32,7 @@ def gather_rows(tensor: tf.Tensor, token: tf.Tensor, kind: str) -> tuple[tf.Tens
 
     def run(array, token):
         rows = world.gather_rows(world.current().data, array)
-        executed[kind] += 1
+        count(kind, [rows])
         return rows, token
 
     rows, token = tf.numpy_function(run, [tensor, token], [tensor.dtype, tf.float32])

@@ -20,6 +20,8 @@ from matexrun.collectives import calls, fallback, handlers, module, world
 from matexrun.collectives.calls import Call
 from matexrun.errors import CollectiveError, EnvironmentError_
 
+INDICES = "indices of gradients"  # the kind of the collective that follows gathered rows of gradients
+
 # AutoGraph would rewrite what a traced function calls, and trip over plain Python loops.
 _as_written = tf.autograph.experimental.do_not_convert
 
@@ -153,7 +155,7 @@ def allgather_slices(slices: tf.IndexedSlices, order: Order, factor: tf.Tensor |
         scaled = values * tf.cast(factor, values.dtype)
         values = tf.where(tf.equal(factor, 0), tf.zeros_like(values), scaled)
     values = allgather_rows(values, order, kind="gradients")
-    return tf.IndexedSlices(values, allgather_rows(slices.indices, order, kind="indices"), slices.dense_shape)
+    return tf.IndexedSlices(values, allgather_rows(slices.indices, order, kind=INDICES), slices.dense_shape)
 
 
 def _emit(op, tensors, order, factor, kind, shapes, root=0) -> list[tf.Tensor]:

@@ -84,6 +84,7 @@ def applied(optimizer, grads: list, variables: list) -> list:
         )
         whole = step.Step(tf.constant(int(lifecycle.rank() == 0)), tf.constant(1), True, ops.Order(), False, True)
         return combine(grads, variables, whole)
+    current.settles([*variables, *getattr(optimizer, "variables", [])])
     if current.by_tape and current.combined:
         return grads
     return combine(grads, variables, current, id(optimizer) in current.weighted)

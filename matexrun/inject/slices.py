@@ -33,14 +33,16 @@ def mine(total):
     return start, tf.where(rows > 0, rows, tf.minimum(total, 1)), rows
 
 
-def split(data):
+def split(data, choose=mine):
     """`(slice, (n_r, n))` of one batch: any structure of arrays, tensors, ragged and sparse tensors; None and Optional
-    leaves stay. Raises ValueError where there is nothing to split. n_r and n are int32 scalars."""
+    leaves stay. Raises ValueError where there is nothing to split. n_r and n are int32 scalars.
+
+    choose: what gives (start, rows to take, n_r) for n rows."""
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None and rows_of(leaf) is not None]
     if not leaves:
         raise ValueError("matexrun cannot split a batch that has no array with a first (batch) dimension")
     total = rows_of(leaves[0])
-    start, take, rows = mine(total)
+    start, take, rows = choose(total)
     checked = [] if isinstance(total, int) else [_same(total, leaf) for leaf in leaves[1:]]
     with tf.control_dependencies(checked) if checked else contextlib.nullcontext():
         sliced = _map(lambda leaf: leaf if rows_of(leaf) is None else cut(leaf, start, take), data)

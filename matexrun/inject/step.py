@@ -20,9 +20,12 @@ class Step:
 
     eager: the step runs eagerly; otherwise it is being traced.  by_tape: gradients are combined where a tape gives them
     out, not where an optimizer applies them, because code of the user's may stand between the two.
+    by_hand: the user has written the step, and calls losses in it.  drawn: it takes its batches from a dataset.
     as_sum: a scalar that is 1 where the loss is a sum over rows, so that gradients add up unweighted; None: a mean.
-    combined: whether gradients were combined in this step.  weighted: ids of optimizers that have weighted the loss by
-    the share already.
+    combined: whether gradients were combined in this step.
+    settled: ids of the handles of variables that this step leaves equal on all ranks: an optimizer's and what it
+    updates, and metrics'.
+    weighted: ids of optimizers that have weighted the loss by the share already.
     """
 
     rows: Any
@@ -32,8 +35,11 @@ class Step:
     jit: bool
     eager: bool
     by_tape: bool = False
+    by_hand: bool = False
+    drawn: bool = False
     as_sum: Any = None
     combined: bool = False
+    settled: set = dataclasses.field(default_factory=set)
     weighted: set = dataclasses.field(default_factory=set)
 
     @property
@@ -63,6 +69,10 @@ class Step:
     def counts(self):
         """Whether this rank has rows of its own (bool scalar)."""
         return self.rows > 0
+
+    def settles(self, variables) -> None:
+        """Note that the step leaves these variables equal on all ranks."""
+        self.settled.update(id(variable.handle) for variable in variables)
 
 
 _local = threading.local()

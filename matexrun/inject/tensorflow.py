@@ -19,11 +19,13 @@ def check_version(tf) -> None:
 
 def patch(tf) -> None:
     """Apply all patches of this file."""
-    from matexrun.inject import gradients  # which imports TensorFlow
+    from matexrun.inject import gradients, loops, v1  # which import TensorFlow
 
     randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank())
     _refuse_strategies(tf)
     gradients.patch()
+    loops.patch()
+    v1.patch()
 
 
 def _refuse_strategies(tf) -> None:

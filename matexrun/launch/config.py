@@ -33,6 +33,7 @@ class Options:
     cpus_per_rank: int | None = _option(int, minimum=1)
     batch: str = _option(str, choices=("global",))
     inexact: str = _option(str, choices=("error", "warn"))
+    reduce_at: str = _option(str, choices=("auto", "optimizer", "tape"))
     collectives: str = _option(str, choices=("auto", "ffi", "numpy"))
     bucket_mb: float = _option(float, minimum=0.001)
     chunk_mb: float = _option(float, minimum=0.001)

@@ -66,6 +66,7 @@ def _settings(options: Options, target: command.Target, placements: list[layouts
         layout=layouts.to_json(placements),
         batch=options.batch,
         inexact=options.inexact,
+        reduce_at=options.reduce_at,
         collectives=options.collectives,
         bucket_mb=options.bucket_mb,
         chunk_mb=options.chunk_mb,

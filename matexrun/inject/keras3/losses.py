@@ -25,8 +25,13 @@ def patch() -> None:
     def reduce_weighted_values(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         current = step.current()
-        if current is None:
+        if current is None or (current.by_hand and reduction in (None, "none")):
             return loss
+        loss = of_slice(loss, values, sample_weight, mask, reduction, current)
+        return of_batch(loss, current) if current.drawn else loss
+
+    def of_slice(loss, values, sample_weight, mask, reduction, current):
+        """A loss L_r with sum(n_r/n * L_r) = L."""
         if reduction in (None, "none"):
             raise InexactError(
                 "a loss with reduction=None has no value that slices of a batch could be combined to; "
@@ -50,6 +55,17 @@ def patch() -> None:
         return loss
 
     module.reduce_weighted_values = reduce_weighted_values
+
+
+def of_batch(loss, current):
+    """The same with the value of the whole batch, as the script will show it; the gradient stays the slice's."""
+
+    @tf.custom_gradient
+    def value(local):
+        (whole,) = ops.allreduce([local], current.order, factor=current.share)
+        return whole, lambda upstream: upstream
+
+    return value(loss)
 
 
 def _cast(tensor, like):

@@ -66,7 +66,9 @@ def _update(original, metric, args, kwargs, current):
                 "compile the model with jit_compile=False"
             )
         args, kwargs = _gathered((args, kwargs), current)
-        return original(metric, *args, **kwargs)
+        result = original(metric, *args, **kwargs)
+        current.settles(metric.variables)
+        return result
     _build_late(metric, args)
     before = _values(metric)
     result = original(metric, *args, **kwargs)
@@ -96,6 +98,7 @@ def _keep(changes: list, current) -> None:
     summed = ops.allreduce([change for _, _, change in changes], current.order)
     for (variable, old, _), change in zip(changes, summed, strict=True):
         variable.assign(old + change)
+    current.settles(variable for variable, _, _ in changes)
 
 
 def _values(metric) -> list:

@@ -24,11 +24,16 @@ def _checksums(tensors: list) -> list[int]:
 
 
 def synchronise(model) -> None:
-    """Give every rank rank 0's variables. Collective. Raises ContractError where the models themselves differ."""
+    """Give every rank rank 0's variables of the model and its optimizer. Collective. Raises as `make_equal`."""
+    make_equal(variables(model))
+
+
+def make_equal(mine: list) -> None:
+    """Give every rank rank 0's values of these variables of Keras or TensorFlow. Collective. Raises ContractError where
+    the ranks have different variables."""
     world = lifecycle.world()
-    mine = variables(model)
-    described = [(v.path, tuple(v.shape), str(v.dtype)) for v in mine]
-    theirs = world.allgather_object((described, _checksums([v.value for v in mine])))
+    described = [(getattr(v, "path", v.name), tuple(v.shape), str(v.dtype)) for v in mine]
+    theirs = world.allgather_object((described, _checksums([tf.convert_to_tensor(v) for v in mine])))
     for rank, (described, _) in enumerate(theirs):
         if described != theirs[0][0]:
             pairs = itertools.zip_longest(theirs[0][0], described)
@@ -52,26 +57,36 @@ def _replace(chosen: list, make_equal) -> None:
 
 def check_equal(model) -> None:
     """Raise ContractError where a trainable or optimizer variable differs between ranks. Collective."""
-    checked = [*model.trainable_variables, *getattr(model.optimizer, "variables", [])]
-    theirs = lifecycle.world().allgather_object(_checksums([v.value for v in checked]))
+    assert_equal([*model.trainable_variables, *getattr(model.optimizer, "variables", [])])
+
+
+def assert_equal(checked: list) -> None:
+    """Raise ContractError where one of these variables of Keras or TensorFlow differs between ranks. Collective."""
+    theirs = lifecycle.world().allgather_object(_checksums([tf.convert_to_tensor(v) for v in checked]))
     for i, variable in enumerate(checked):
         for rank, sums in enumerate(theirs):
             if sums[i] != theirs[0][i]:
+                name = getattr(variable, "path", variable.name)
                 raise ContractError(
-                    f"after an update the variable {variable.path!r} on rank {rank} differs from rank 0's: the ranks "
-                    "did not compute the same update (do they read the same data in the same order?)"
+                    f"after an update the variable {name!r} on rank {rank} differs from rank 0's: the ranks did not "
+                    "compute the same update (do they read the same data in the same order?)"
                 )
 
 
 def settle(model) -> None:
-    """Make the weights that no optimizer updates equal on all ranks again. Collective.
+    """Make the weights that no optimizer updates equal on all ranks again. Collective."""
+    settle_variables(model.non_trainable_weights)
+
+
+def settle_variables(mine: list) -> None:
+    """Make these variables of Keras or TensorFlow equal on all ranks. Collective.
 
     Floats are averaged: BatchNormalization's moving statistics, which each rank has taken from its own slices. Others,
     like counters, are rank 0's, which has rows of every batch.
     """
     world = lifecycle.world()
-    theirs = world.allgather_object(_checksums([v.value for v in model.non_trainable_weights]))
-    differing = [v for i, v in enumerate(model.non_trainable_weights) if len({sums[i] for sums in theirs}) > 1]
+    theirs = world.allgather_object(_checksums([tf.convert_to_tensor(v) for v in mine]))
+    differing = [v for i, v in enumerate(mine) if len({sums[i] for sums in theirs}) > 1]
     for is_float, make_equal in ((True, world.mean_arrays), (False, world.broadcast_arrays)):
         _replace([v for v in differing if tf.as_dtype(v.dtype).is_floating is is_float], make_equal)
 
