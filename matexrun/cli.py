@@ -20,6 +20,7 @@ from matexrun.launch.command import Target
 @click.option("--batch", metavar="global", help="What the script's batch size means: the whole batch.")
 @click.option("--inexact", metavar="error|warn", help="Where the sequential result cannot be had: end, or go on.")
 @click.option("--reduce-at", metavar="auto|optimizer|tape", help="Where gradients of hand-written steps are combined.")
+@click.option("--eager-loops", metavar="whole|split", help="What ranks compute in training loops that run eagerly.")
 @click.option("--collectives", metavar="auto|ffi|numpy", help="How gradients reach MPI.")
 @click.option("--bucket-mb", type=float, help="MiB of small gradients that are reduced together.")
 @click.option("--chunk-mb", type=float, help="MiB of the pieces in which a large gradient is reduced.")

@@ -23,6 +23,7 @@ class Settings:
     batch: "global" (the user's batch size is the whole batch) or "per-rank" (it is multiplied by the size).
     inexact: "error" or "warn": what happens where the sequential result cannot be had.
     reduce_at: "auto", "optimizer" or "tape": where gradients of hand-written steps are combined.
+    eager_loops: "whole" or "split": what ranks compute of batches in training loops that run eagerly.
     collectives: "auto", "ffi" (XLA custom calls) or "numpy" (numpy_function).  bucket_mb, chunk_mb: sizes in MiB of a
     fused bucket of small gradients and of the pieces in which a large one is reduced.  verbose: 0, 1, 2.
     """
@@ -36,6 +37,7 @@ class Settings:
     batch: str = "global"
     inexact: str = "error"
     reduce_at: str = "auto"
+    eager_loops: str = "whole"
     collectives: str = "auto"
     bucket_mb: float = 4.0
     chunk_mb: float = 4.0

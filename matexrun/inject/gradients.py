@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import ContractError
-from matexrun.inject import lifecycle, patching, step
+from matexrun.inject import lifecycle, loops, patching, step
 from matexrun.inject.tensorflow import warn
 
 _tapes = threading.local()
@@ -45,12 +45,18 @@ def patch() -> None:
         grads = original(self, target, sources, *args, **kwargs)
         current = step.current()
         inner = any(tape is not self for tape in _recording())
-        if current is None or not current.by_tape or inner:
+        if current is None:
+            if any(map(_is_variable, tf.nest.flatten(sources))) and not inner:
+                loops.eager.trained()
+            return grads
+        if not current.by_tape or inner:
             return grads
         flat, variables = tf.nest.flatten(grads), tf.nest.flatten(sources)
         chosen = [i for i, variable in enumerate(variables) if _is_variable(variable)]
         if not chosen:
             return grads  # with respect to tensors: an attribution, or an outer penalty
+        if current.eager:
+            loops.eager.check_loss(current)
         combined = combine([flat[i] for i in chosen], [variables[i] for i in chosen], current, bool(current.weighted))
         for i, grad in zip(chosen, combined, strict=True):
             flat[i] = grad
@@ -78,16 +84,24 @@ def applied(optimizer, grads: list, variables: list) -> list:
     """
     current = step.current()
     if current is None:
-        warn(
-            "an optimizer is applied in code that matexrun cannot split, so all ranks do the same work; the result is "
-            "right, but no sooner: put @tf.function on the function that trains on a batch"
-        )
+        if not loops.eager.trained():
+            warn(
+                "an optimizer is applied in code that matexrun cannot split, so all ranks do the same work; the result "
+                "is right, but no sooner: put @tf.function on the function that trains on a batch, or give matexrun "
+                "--eager-loops split"
+            )
         whole = step.Step(tf.constant(int(lifecycle.rank() == 0)), tf.constant(1), True, ops.Order(), False, True)
         return combine(grads, variables, whole)
-    current.settles([*variables, *getattr(optimizer, "variables", [])])
+    current.settles([*variables, *variables_of(optimizer)])
     if current.by_tape and current.combined:
         return grads
     return combine(grads, variables, current, id(optimizer) in current.weighted)
+
+
+def variables_of(optimizer) -> list:
+    """The variables of an optimizer of Keras or tf_keras, in whose legacy ones `variables` is a method."""
+    variables = getattr(optimizer, "variables", [])
+    return list(variables() if callable(variables) else variables)
 
 
 def combine(grads: list, variables: list, current: step.Step, weighted: bool = False) -> list:

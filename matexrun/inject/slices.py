@@ -6,6 +6,7 @@ here.
 """
 
 import contextlib
+import itertools
 
 import tensorflow as tf
 
@@ -84,3 +85,19 @@ def cut(leaf, start, take):
         extent = tf.concat([[tf.cast(take, tf.int64)], leaf.dense_shape[1:]], 0)
         return tf.sparse.slice(leaf, begin, extent)
     return leaf[start : start + take]
+
+
+def put_back(first, iterator, steps: int):
+    """An iterator over `first` and then `iterator`, for one execution of `steps` steps.
+
+    As a tf.data iterator of the same type, so that TensorFlow does not trace the step twice.
+    """
+    elements = itertools.islice(itertools.chain([first], iterator), steps)
+    if isinstance(iterator, tf.data.Iterator) and not _has_optionals(iterator.element_spec):
+        dataset = tf.data.Dataset.from_generator(lambda: elements, output_signature=iterator.element_spec)
+        return iter(dataset)
+    return elements
+
+
+def _has_optionals(spec) -> bool:
+    return any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec))

@@ -21,6 +21,7 @@ class Step:
     eager: the step runs eagerly; otherwise it is being traced.  by_tape: gradients are combined where a tape gives them
     out, not where an optimizer applies them, because code of the user's may stand between the two.
     by_hand: the user has written the step, and calls losses in it.  drawn: it takes its batches from a dataset.
+    valued: a loss of Keras' was computed in it, whose value is the whole batch's.
     as_sum: a scalar that is 1 where the loss is a sum over rows, so that gradients add up unweighted; None: a mean.
     combined: whether gradients were combined in this step.
     settled: ids of the handles of variables that this step leaves equal on all ranks: an optimizer's and what it
@@ -37,6 +38,7 @@ class Step:
     by_tape: bool = False
     by_hand: bool = False
     drawn: bool = False
+    valued: bool = False
     as_sum: Any = None
     combined: bool = False
     settled: set = dataclasses.field(default_factory=set)
@@ -70,6 +72,14 @@ class Step:
         """Whether this rank has rows of its own (bool scalar)."""
         return self.rows > 0
 
+    def is_on(self, tensors) -> bool:
+        """Whether these tensors can be of the step's rows. In an eager loop the script may compute other things as
+        well, like losses of a validation set, which every rank does alone."""
+        if self is not surrounding():
+            return True
+        took = max(int(self.rows), 1)
+        return all(tensor.shape[0] == took for tensor in tensors if len(getattr(tensor, "shape", ())))
+
     def settles(self, variables) -> None:
         """Note that the step leaves these variables equal on all ranks."""
         self.settled.update(id(variable.handle) for variable in variables)
@@ -80,13 +90,23 @@ _local = threading.local()
 
 def current() -> Step | None:
     """The step that is being traced or run in this thread."""
-    return getattr(_local, "step", None)
+    return getattr(_local, "step", None) or surrounding()
+
+
+def surrounding() -> Step | None:
+    """The step that no function encloses: an eager loop's, from one batch to the next."""
+    return getattr(_local, "surrounding", None)
+
+
+def surround(step: Step | None) -> None:
+    """Make `step` the one for code that no function encloses."""
+    _local.surrounding = step
 
 
 @contextlib.contextmanager
 def entered(step: Step):
     """Make `step` the current one."""
-    previous = current()
+    previous = getattr(_local, "step", None)
     _local.step = step
     try:
         yield step

@@ -34,6 +34,7 @@ class Options:
     batch: str = _option(str, choices=("global",))
     inexact: str = _option(str, choices=("error", "warn"))
     reduce_at: str = _option(str, choices=("auto", "optimizer", "tape"))
+    eager_loops: str = _option(str, choices=("whole", "split"))
     collectives: str = _option(str, choices=("auto", "ffi", "numpy"))
     bucket_mb: float = _option(float, minimum=0.001)
     chunk_mb: float = _option(float, minimum=0.001)

@@ -67,6 +67,7 @@ def _settings(options: Options, target: command.Target, placements: list[layouts
         batch=options.batch,
         inexact=options.inexact,
         reduce_at=options.reduce_at,
+        eager_loops=options.eager_loops,
         collectives=options.collectives,
         bucket_mb=options.bucket_mb,
         chunk_mb=options.chunk_mb,

@@ -25,7 +25,7 @@ def patch() -> None:
     def reduce_weighted_values(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         current = step.current()
-        if current is None or (current.by_hand and reduction in (None, "none")):
+        if current is None or (current.by_hand and reduction in (None, "none")) or not current.is_on([values]):
             return loss
         loss = of_slice(loss, values, sample_weight, mask, reduction, current)
         return of_batch(loss, current) if current.drawn else loss
@@ -62,6 +62,7 @@ def of_batch(loss, current):
 
     @tf.custom_gradient
     def value(local):
+        current.valued = True
         (whole,) = ops.allreduce([local], current.order, factor=current.share)
         return whole, lambda upstream: upstream
 

@@ -36,7 +36,7 @@ def patch() -> None:
     @patching.overrides(Metric, "update_state")
     def update_state(original, self, *args, **kwargs):
         current = step.current()
-        if current is None or getattr(_local, "inside", False):
+        if current is None or getattr(_local, "inside", False) or not current.is_on(tf.nest.flatten((args, kwargs))):
             return original(self, *args, **kwargs)
         if isinstance(self, containers):
             if getattr(_local, "pending", None) is not None:

@@ -25,9 +25,19 @@ class Counts:
             self.total.assign(total)
             self._now = rows, total
 
+    def draw(self, rows: tf.Tensor, total: tf.Tensor) -> None:
+        """The same in the graph of a function that has drawn a batch. In variables, because functions that it calls are
+        traced once and called from other graphs, too."""
+        self.rows.assign(rows)
+        self.total.assign(total)
+
     def whole(self, total: int) -> None:
         """Every rank computes the whole batch, and rank 0's counts."""
         self.set(total if lifecycle.rank() == 0 else 0, total)
+
+    def forget(self) -> None:
+        """A function has drawn batches, and left its last numbers."""
+        self._now = None
 
     @property
     def mine(self) -> int:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from matexrun.collectives import ops
 from matexrun.errors import InexactError, PatchError
 from matexrun.inject import lifecycle, patching, slices, step
-from matexrun.inject.loops import parts
+from matexrun.inject.loops import eager, parts
 from matexrun.inject.loops.counts import counts
 from matexrun.inject.tensorflow import warn
 
@@ -35,21 +35,19 @@ def patch() -> None:
 
     @patching.method(OwnedIterator, "_next_internal", ())
     def next_element(original, self):
-        element = original(self)
-        return element if tf.executing_eagerly() else _slice(element)
+        if not tf.executing_eagerly():
+            return _slice(original(self))
+        try:
+            return eager.taken(self, original(self))
+        except tf.errors.OutOfRangeError:
+            eager.ended(self)
+            raise
 
 
 def _loop(original):
     @functools.wraps(original)
     def for_dataset(ds, extra_test, body, *rest):
-        current = step.current()
-        if current is None:
-            return original(ds, extra_test, body, *rest)
-        before = current.rows, current.total
-        try:
-            return original(ds, extra_test, lambda element: body(_slice(element)), *rest)
-        finally:
-            current.rows, current.total = before  # those of the batch belong to the graph of the loop's body
+        return original(ds, extra_test, lambda element: body(_slice(element)), *rest)
 
     return for_dataset
 
@@ -61,7 +59,8 @@ def _slice(element):
         return element
     if all(slices.rows_of(leaf) is None for leaf in tf.nest.flatten(element)):
         return element
-    element, (current.rows, current.total) = slices.split(element, _chosen)
+    element, numbers = slices.split(element, _chosen)
+    counts().draw(*numbers)
     current.drawn = True
     return element
 

@@ -104,8 +104,12 @@ class Boundary:
         """The function's result for the whole batch, computed by every rank."""
         counts().whole(arguments.rows or 1)
         args, kwargs = arguments.slice(0, arguments.rows or 0)
-        with step.entered(self._step()):
-            return self._call(self._function, *args, **kwargs)
+        try:
+            with step.entered(self._step()):
+                return self._call(self._function, *args, **kwargs)
+        finally:
+            if self._drawn:
+                counts().forget()
 
     def in_slices(self, arguments: Arguments):
         """The function's result for this rank's rows; of a borrowed row where it has none."""
