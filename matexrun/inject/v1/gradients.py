@@ -1,0 +1,82 @@
+"""Gradients are combined where they are taken, so that clipping, scaling and any update see those of the whole batch.
+
+The gradient with respect to a variable (or to what was computed from variables alone) is the sum of what the rows give,
+and is combined; one with respect to rows, like that of a gradient penalty, belongs to the rows and stays.
+"""
+
+import functools
+import threading
+
+import tensorflow as tf
+
+from matexrun.inject import patching
+from matexrun.inject.v1 import graphs, groups
+
+_local = threading.local()
+
+
+def patch() -> None:
+    """Patch tensorflow.python.ops.gradients_util._GradientsHelper, which does the work of tf.gradients, of both API
+    versions, and of every tf.compat.v1.train.Optimizer (TF 2.18 to 2.21)."""
+    from tensorflow.python.ops import gradients_util
+
+    original = gradients_util._GradientsHelper
+    patching.check_signature(original, ("ys", "xs", "grad_ys"))
+
+    @functools.wraps(original)
+    def gradients(ys, xs, *args, **kwargs):
+        if getattr(_local, "inside", False) or not graphs.building():
+            return original(ys, xs, *args, **kwargs)
+        _local.inside = True  # gradients of gradients' own functions are parts of this one
+        try:
+            grads = original(ys, xs, *args, **kwargs)
+        finally:
+            _local.inside = False
+        return _combined(grads, list(xs) if isinstance(xs, (list, tuple)) else [xs])
+
+    gradients_util._GradientsHelper = gradients
+
+
+def _combined(grads, xs):
+    state = graphs.state()
+    chosen, shapes = [], []
+    for i, (grad, x) in enumerate(zip(grads, xs, strict=True)):
+        if grad is None or not isinstance(grad, (tf.Tensor, tf.IndexedSlices)) or _of_rows(state, x):
+            continue
+        shape = grad.shape if grad.shape.is_fully_defined() else _shape(x)
+        if groups.combinable(grad, shape):
+            chosen.append(i)
+            shapes.append(shape)
+    if chosen:
+        names = ", ".join(_name(xs[i]) for i in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
+        whole = groups.combine([grads[i] for i in chosen], shapes, "gradients", f"the gradient of {names}")
+        grads = list(grads)
+        for i, grad in zip(chosen, whole, strict=True):
+            grads[i] = grad
+    return grads
+
+
+def _of_rows(state, x) -> bool:
+    op = _tensor(x).op
+    return bool(state.sources(op)) or any(graphs.has_own_values(o) for o in graphs.walk([op], control=False))
+
+
+def _tensor(x):
+    if isinstance(x, tf.Tensor):
+        return x
+    return x.handle if hasattr(x, "handle") else tf.convert_to_tensor(x)
+
+
+def _shape(x):
+    """The static shape of a variable, given as itself or as its handle."""
+    from tensorflow.python.ops import handle_data_util
+
+    if getattr(x, "dtype", None) == tf.resource:
+        data = handle_data_util.get_resource_handle_data(x)
+        if data is not None and data.is_set:
+            return tf.TensorShape(data.shape_and_type[0].shape)
+    return tf.TensorShape(x.shape)
+
+
+def _name(x) -> str:
+    return getattr(x, "name", str(x)).partition(":")[0]

@@ -1,0 +1,67 @@
+"""Elements of tf.data iterators in graphs: sliced in the graph, in the runs that train.
+
+Session.run feeds the switch `splits`; without it every rank gets the whole element. Elements are split where all of
+their parts have a first dimension that is unknown until they come, which is what `batch()` makes. A known first
+dimension (`drop_remainder=True`) is a promise to the script's own code, which slices would break.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from matexrun.inject import lifecycle, patching
+from matexrun.inject.v1 import graphs
+
+
+@dataclasses.dataclass(eq=False)
+class Element:
+    """raw: the tensors of the whole element.  rows: the Rows of it that this rank computes."""
+
+    raw: list
+    rows: graphs.Rows
+
+
+def patch() -> None:
+    """Patch tf.compat.v1.data.Iterator.get_next."""
+
+    @patching.method(tf.compat.v1.data.Iterator, "get_next", ("name",))
+    def get_next(original, self, name=None):
+        element = original(self, name)
+        leaves = tf.nest.flatten(element)
+        if not graphs.building() or not all(map(_splittable, leaves)):
+            return element
+        return _split(element, leaves)
+
+
+def bounds(total, size: int, rank: int):
+    """(start, rows) of `rank`'s slice of `total` rows (int, or integer tensor): contiguous, longer ones first."""
+    base, rest = total // size, total % size
+    if isinstance(total, int):
+        return rank * base + min(rank, rest), base + (rank < rest)
+    return rank * base + tf.minimum(tf.constant(rank, total.dtype), rest), base + tf.cast(rank < rest, total.dtype)
+
+
+def _splittable(leaf) -> bool:
+    return isinstance(leaf, tf.Tensor) and graphs.of_rows(leaf.shape)
+
+
+def _split(element, leaves):
+    state = graphs.state()
+    rank, size = lifecycle.rank(), lifecycle.job().size
+    with state.ours():
+        total = tf.shape(leaves[0], out_type=tf.int64)[0]
+        start, rows = bounds(total, size, rank)
+        whole = total if rank == 0 else tf.zeros_like(total)
+        borrows = tf.equal(rows, 0)
+        mine = graphs.Rows(
+            tf.where(state.splits, tf.where(borrows, 0, start), 0),
+            tf.where(state.splits, tf.where(borrows, tf.minimum(total, 1), rows), total),
+            tf.where(state.splits, rows, whole),
+            total,
+        )
+        known = Element(leaves, mine)
+        sliced = [leaf[mine.start : mine.start + mine.take] for leaf in leaves]
+        for leaf, part in zip(leaves, sliced, strict=True):
+            part.set_shape(leaf.shape)
+            state.elements[part.op] = known
+    return tf.nest.pack_sequence_as(element, sliced)
