@@ -15,7 +15,13 @@ from matexrun.inject import lifecycle
 
 def register() -> None:
     """Arrange for the patches to be applied when their modules are imported."""
-    for module, hook in (("numpy", _numpy), ("tensorflow", _tensorflow), ("keras", _keras), ("horovod", _horovod)):
+    for module, hook in (
+        ("numpy", _numpy),
+        ("tensorflow", _tensorflow),
+        ("keras", _keras),
+        ("tf_keras", _tf_keras),
+        ("horovod", _horovod),
+    ):
         wrapt.register_post_import_hook(_fatal(hook), module)
 
 
@@ -59,13 +65,21 @@ def _keras(module):
 _ready = set()
 
 
+def _tf_keras(module):
+    _patch_keras("tf_keras")
+
+
 def _patch_keras(imported: str) -> None:
-    """Each of the two packages imports the other; only when both are whole can Keras be patched."""
+    """TensorFlow and a Keras import each other; only when both are whole can that Keras be patched."""
     _ready.add(imported)
-    if _ready == {"tensorflow", "keras"}:
+    if imported != "tf_keras" and {"tensorflow", "keras"} <= _ready:
         from matexrun.inject import keras3
 
         keras3.patch()
+    if imported != "keras" and {"tensorflow", "tf_keras"} <= _ready:
+        from matexrun.inject import tf_keras
+
+        tf_keras.patch()
 
 
 def _horovod(module):

@@ -45,20 +45,24 @@ def method(owner: type, name: str, parameters: tuple[str, ...]):
 def overrides(base: type, name: str):
     """Decorator: like `method`, for `name` in `base` and in every subclass that defines it, now or later.
 
-    The wrapper runs at each level of a chain of super() calls; it must guard against that itself.
+    The wrapper runs at each level of a chain of super() calls; it must guard against that itself. AutoGraph runs the
+    wrapper as it is written, and `original` as it would have without the wrapper.
     """
 
     def decorate(wrapper):
         def wrap(cls):
             original = cls.__dict__.get(name)
-            if not inspect.isfunction(original) or getattr(original, "_matexrun", False):
+            plain = getattr(original, "python_function", original)  # under @tf.function
+            if not inspect.isfunction(plain) or getattr(plain, "_matexrun", False):
                 return
+            convertible = _convertible(original, plain)
 
-            @functools.wraps(original)
+            @functools.wraps(plain)
             def replacement(self, *args, **kwargs):
-                return wrapper(original, self, *args, **kwargs)
+                return wrapper(convertible, self, *args, **kwargs)
 
             replacement._matexrun = True
+            replacement.autograph_info__ = {}  # how TensorFlow marks what AutoGraph leaves alone (TF 2.18 to 2.21)
             setattr(cls, name, replacement)
 
         def walk(cls):
@@ -80,6 +84,26 @@ def overrides(base: type, name: str):
         return wrapper
 
     return decorate
+
+
+def _convertible(original, plain):
+    """`original` for a wrapper to call: AutoGraph, which passes over the wrapper, converts it where it is at work.
+
+    In a step, a method under @tf.function (`plain` is what it decorates) becomes part of the step's own graph: a graph
+    of its own would be kept for later steps, but not what it has captured of this one.
+    """
+
+    def call(*args, **kwargs):
+        from tensorflow import __internal__
+
+        from matexrun.inject import step
+
+        if original is not plain and step.current() is None:
+            return original(*args, **kwargs)
+        autograph = __internal__.autograph
+        return autograph.tf_convert(plain, autograph.control_status_ctx(), convert_by_default=False)(*args, **kwargs)
+
+    return call
 
 
 def everywhere(original, replacement, package: str) -> int:

@@ -16,7 +16,7 @@ def patch() -> None:
         ("on_test_batch_end", ("batch", "logs"), "stop_evaluating"),
         ("on_predict_batch_end", ("batch", "logs"), "stop_predicting"),
     ):
-        _agree(callback_list.CallbackList, name, parameters, flag)
+        agree(callback_list.CallbackList, name, parameters, flag)
     if lifecycle.rank() != 0:
         for cls in (
             csv_logger.CSVLogger,
@@ -24,10 +24,10 @@ def patch() -> None:
             remote_monitor.RemoteMonitor,
             tensorboard.TensorBoard,
         ):
-            _silence(cls)
+            silence(cls)
 
 
-def _agree(owner, name, parameters, flag) -> None:
+def agree(owner, name, parameters, flag) -> None:
     """After the callbacks have run, a stop that one rank asked for is every rank's, at the same step."""
 
     @patching.method(owner, name, parameters)
@@ -37,8 +37,11 @@ def _agree(owner, name, parameters, flag) -> None:
             setattr(self.model, flag, lifecycle.world().any(bool(getattr(self.model, flag, False))))
 
 
-def _silence(cls) -> None:
-    """Make the methods of a callback that only writes do nothing on this rank."""
+def silence(cls) -> None:
+    """Make the methods of a callback that only writes do nothing on this rank. It still knows its model, which the
+    user's subclasses may ask."""
     for name in vars(cls).copy():
-        if name.startswith("on_") or name == "set_model":
+        if name == "set_model":
+            delattr(cls, name)
+        elif name.startswith("on_"):
             setattr(cls, name, lambda self, *args, **kwargs: None)

@@ -42,21 +42,32 @@ def check(model, element) -> None:
     if needed(model) and rows >= 2:
         with _state_kept(model):
             cuts = ((0, rows), (0, rows // 2), (rows // 2, rows))
-            parts = [_Part(model, *_cut((x, y, weight), *cut)) for cut in cuts]
+            parts = [_Part(model, *between((x, y, weight), *cut)) for cut in cuts]
             problems = _check_losses(model, parts)
             adds_up = _check_metrics(model, parts)
-    everyone = lifecycle.world().allgather_object((problems, adds_up, rows >= 2))
+    able = rows >= 2 or not needed(model)
+    decide(problems, adds_up, able, _user_metrics(model), metrics.additive)
+
+
+def decide(problems: list[str], adds_up: dict[int, bool], able: bool, own_metrics: list, additive) -> None:
+    """Make one verdict of what the ranks have found. Collective. Raises InexactError where one rank has found a problem
+    (or warns, with --inexact warn).
+
+    adds_up: {index in own_metrics: whether its states do}; those that do for all are put into the set `additive`.
+    able: whether this rank had rows enough to try.
+    """
+    everyone = lifecycle.world().allgather_object((problems, adds_up, able))
     for found, _, _ in everyone:
         for problem in found:
             if lifecycle.job().inexact == "error":
                 raise InexactError(problem + " (--inexact warn trains all the same)")
             warn(problem)
             break
-    for i, metric in enumerate(_user_metrics(model)):
+    for i, metric in enumerate(own_metrics):
         answers = [answers.get(i) for _, answers, able in everyone if able]
         if answers and all(answers):
-            metrics.additive.add(metric)
-    if needed(model) and not any(able for _, _, able in everyone):
+            additive.add(metric)
+    if not any(able for _, _, able in everyone):
         warn(
             "the user-written loss or metric could not be probed, because no rank has two rows of the first batch; "
             "the loss is taken as a mean over rows"
@@ -87,18 +98,18 @@ class _Part:
 def _check_losses(model, parts) -> list[str]:
     if _own_compute_loss(model):
         values = [model._compute_loss(p.x, p.y, p.y_pred, p.weight, training=False) for p in parts]
-        if not _is_mean(values, parts):
-            return [_message("compute_loss() of the model", values, parts)]
+        if not is_mean(values, parts):
+            return [message("compute_loss() of the model", values, parts)]
         return []
     problems = []
     for i in range(len(parts[0].added)):
         values = [part.added[i] if i < len(part.added) else np.nan for part in parts]
-        if not _is_mean(values, parts):
-            problems.append(_message("a loss added by a layer (add_loss, activity_regularizer)", values, parts))
+        if not is_mean(values, parts):
+            problems.append(message("a loss added by a layer (add_loss, activity_regularizer)", values, parts))
     for loss, values in _values_of_losses(model, parts):
         if values[0].shape.rank == 0:
-            if not _is_mean(values, parts):
-                problems.append(_message(f"the loss {loss.name!r}", values, parts))
+            if not is_mean(values, parts):
+                problems.append(message(f"the loss {loss.name!r}", values, parts))
         elif not np.allclose(values[0], tf.concat(values[1:], 0), rtol=1e-2, atol=1e-5):
             problems.append(
                 f"the loss {loss.name!r} gives a row another value when it is computed with other rows: it depends on "
@@ -131,13 +142,13 @@ def _values_of_losses(model, parts) -> list:
     return heard
 
 
-def _is_mean(values, parts) -> bool:
+def is_mean(values, parts) -> bool:
     """Whether the value on all rows is the mean of the parts', weighted by their rows."""
     combined = sum(float(v) * p.rows for v, p in zip(values[1:], parts[1:], strict=True)) / parts[0].rows
     return bool(np.isclose(float(values[0]), combined, rtol=1e-3, atol=1e-6))
 
 
-def _message(what, values, parts) -> str:
+def message(what, values, parts) -> str:
     whole, first, second = (float(v) for v in values)
     return (
         f"{what} is not a mean over the rows of a batch: {whole:.6g} on {parts[0].rows} rows, {first:.6g} and "
@@ -166,10 +177,10 @@ def _check_metrics(model, parts) -> dict[int, bool]:
                 for i, metric in own.items()
             }
         )
-    return {i: all(map(_adds_up, *(state[i] for state in states))) for i in own}
+    return {i: all(map(adds_up, *(state[i] for state in states))) for i in own}
 
 
-def _adds_up(whole, one, other) -> bool:
+def adds_up(whole, one, other) -> bool:
     return bool(np.any(one) and np.any(other) and np.allclose(whole, one + other, rtol=1e-3, atol=1e-6))
 
 
@@ -251,7 +262,9 @@ def _unpack(batch):
     return unpack_x_y_sample_weight(batch)
 
 
-def _cut(structure, start: int, stop: int):
+def between(structure, start: int, stop: int):
+    """Rows start .. stop - 1 of every tensor of a structure."""
+
     def cut(leaf):
         return leaf if leaf is None or not len(leaf.shape) else leaf[start:stop]
 

@@ -5,12 +5,11 @@ broadcast, and user-written losses and metrics are probed.
 """
 
 import functools
-import itertools
 
 import tensorflow as tf
 
 from matexrun.collectives import ops
-from matexrun.inject import lifecycle, patching, slices, step
+from matexrun.inject import outputs, patching, slices, step
 from matexrun.inject.keras3 import probe, state
 from matexrun.inject.tensorflow import warn
 
@@ -79,7 +78,7 @@ class StepFunction:
             if not model.built:
                 probe.build(model, first[0])
             probe.check(model, first)
-            iterator = _put_back(first, iterator, model.steps_per_execution)
+            iterator = slices.put_back(first, iterator, model.steps_per_execution)
         if model.jit_compile:
             reason = None if ops.supports_jit() else "the collectives run as numpy_function here"
             reason = reason or probe.reason_against_jit(model)
@@ -107,7 +106,7 @@ class StepFunction:
             logs = self._step_function(batch)
             state.rollback(current.counts, saved)
             if not _is_kerases_own(self._step_function):
-                logs = _combine_logs(logs, current)
+                logs = outputs.combine_logs(logs, current)
         return logs
 
 
@@ -116,42 +115,14 @@ def _is_kerases_own(step_function) -> bool:
     return getattr(step_function, "__func__", step_function).__module__.startswith("keras.")
 
 
-def _combine_logs(logs, current):
-    """Numbers that a user's step returns: weighted by n_r/n, like the loss; what is global already stays as it is."""
-    flat = tf.nest.flatten(logs)
-    found = [i for i, v in enumerate(flat) if tf.is_tensor(v) and v.shape.rank == 0 and v.dtype.is_floating]
-    if not found:
-        return logs
-    combined = ops.allreduce([flat[i] for i in found], current.order, factor=current.share)
-    for i, value in zip(found, combined, strict=True):
-        flat[i] = value
-    return tf.nest.pack_sequence_as(logs, flat)
-
-
-def _put_back(first, iterator, steps: int):
-    """An iterator over `first` and then `iterator`, for one execution of `steps` steps.
-
-    As a tf.data iterator of the same type, so that TensorFlow does not trace the step twice.
-    """
-    elements = itertools.islice(itertools.chain([first], iterator), steps)
-    if isinstance(iterator, tf.data.Iterator) and not _has_optionals(iterator.element_spec):
-        dataset = tf.data.Dataset.from_generator(lambda: elements, output_signature=iterator.element_spec)
-        return iter(dataset)
-    return elements
-
-
-def _has_optionals(spec) -> bool:
-    return any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec))
-
-
 def _gathering(predict_function):
     """`model.predict_function` takes a list of elements; this one returns the outputs of the whole batches."""
 
     def run(elements):
         elements = [element if _is_split(element) else slices.split(element) for element in elements]
-        outputs = predict_function([batch for batch, _ in elements])
+        predicted = predict_function([batch for batch, _ in elements])
         rows = [int(rows) for _, (rows, _) in elements]
-        return tf.nest.map_structure(lambda output: _gather(output, rows), outputs)
+        return tf.nest.map_structure(lambda output: outputs.gather(output, rows), predicted)
 
     return run
 
@@ -164,39 +135,3 @@ def _is_split(element) -> bool:
         and len(element[1]) == 2
         and all(getattr(count, "shape", None) == () and count.dtype == tf.int32 for count in element[1])
     )
-
-
-def _gather(output, rows: list[int]):
-    """The outputs of all ranks, in the order of the batches. `rows` are this rank's rows of each step in `output`."""
-    world = lifecycle.world()
-    if isinstance(output, (tf.RaggedTensor, tf.SparseTensor)):
-        return _gather_composite(output, rows)
-    array = output.numpy()
-    per_row, rest = divmod(len(array), sum(max(r, 1) for r in rows)) if array.ndim else (0, 1)
-    if rest:
-        raise ValueError(
-            f"predict: an output of shape {array.shape} for {sum(rows)} rows does not consist of rows; "
-            "outputs of slices of a batch can only be put together row by row"
-        )
-    parts, start = [], 0
-    for count in rows:
-        parts.append(world.allgather_rows(array[start : start + count * per_row]))
-        start += max(count, 1) * per_row
-    return tf.concat([tf.convert_to_tensor(part) for part in parts], 0)
-
-
-def _gather_composite(output, rows: list[int]):
-    """Ragged and sparse outputs travel as objects: they are rare, and NumPy has no form for them."""
-    if len(rows) > 1:
-        raise ValueError("predict: ragged and sparse outputs need steps_per_execution=1")
-    if isinstance(output, tf.RaggedTensor):
-        mine = tf.nest.map_structure(lambda t: t.numpy(), tf.nest.flatten(output[: rows[0]], expand_composites=True))
-        spec = tf.RaggedTensorSpec.from_value(output)
-        parts = [
-            tf.nest.pack_sequence_as(spec, [tf.constant(a) for a in flat], expand_composites=True)
-            for flat in lifecycle.world().allgather_object(mine)
-        ]
-        return tf.concat(parts, 0)
-    kept = tf.sparse.slice(output, tf.zeros_like(output.dense_shape), [rows[0], *output.dense_shape[1:]])
-    parts = lifecycle.world().allgather_object((kept.indices.numpy(), kept.values.numpy(), kept.dense_shape.numpy()))
-    return tf.sparse.concat(0, [tf.SparseTensor(*part) for part in parts])

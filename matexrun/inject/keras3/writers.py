@@ -19,15 +19,15 @@ def patch() -> None:
 
     for function in (saving_api.save_model, saving_api.save_weights):
         patching.check_signature(function, ("model", "filepath"))
-        patching.everywhere(function, _saves(function), "keras")
+        patching.everywhere(function, saves(function, state.settle), "keras")
 
     @patching.method(Model, "export", ("filepath",))
     def export(original, self, *args, **kwargs):
-        return _saves(original)(self, *args, **kwargs)
+        return saves(original, state.settle)(self, *args, **kwargs)
 
     @patching.method(BackupAndRestore, "_save_model", ())
     def back_up(original, self):
-        _saves(lambda model: original(self))(self.model)
+        saves(lambda model: original(self), state.settle)(self.model)
 
     @patching.method(BackupAndRestore, "on_train_end", ("logs",))
     def clean_up(original, self, logs=None):
@@ -36,7 +36,7 @@ def patch() -> None:
     patching.check_signature(file_utils.makedirs, ("path",))
     patching.everywhere(file_utils.makedirs, _together(file_utils.makedirs), "keras")
     patching.check_signature(file_utils.get_file, ("fname", "origin"))
-    patching.everywhere(file_utils.get_file, _downloads(file_utils.get_file), "keras")
+    patching.everywhere(file_utils.get_file, downloads(file_utils.get_file), "keras")
 
 
 def one_writer(write, what: str):
@@ -64,11 +64,13 @@ def one_writer(write, what: str):
     return result
 
 
-def _saves(function):
+def saves(function, settle):
+    """`function(model, filepath, ...)` as one that rank 0 alone calls, after `settle(model)` on all ranks."""
+
     @functools.wraps(function)
     def save(model, *args, **kwargs):
         if not getattr(_local, "writing", False) and model.built:
-            state.settle(model)
+            settle(model)
         return one_writer(functools.partial(function, model, *args, **kwargs), function.__name__)
 
     return save
@@ -87,7 +89,7 @@ def _together(function):
     return makedirs
 
 
-def _downloads(function):
+def downloads(function):
     @functools.wraps(function)
     def get_file(*args, **kwargs):
         """Rank 0 first, then the first rank of each node (whose disk may be its own), then the rest, from the cache."""

@@ -1,0 +1,47 @@
+"""The state of a tf_keras model that all ranks share; what is done with it is told in `keras3.state`."""
+
+import tensorflow as tf
+
+from matexrun.inject import gradients
+from matexrun.inject.keras3 import state as keras3
+
+rollback = keras3.rollback
+
+
+def weights(model, kind: str = "weights") -> list:
+    """`model.weights` or another of its lists of variables, without those of metrics; none before it is built."""
+    from tf_keras.src.metrics.base_metric import Metric
+
+    try:
+        found = getattr(model, kind)
+    except ValueError:  # tf_keras: weights have not yet been created
+        return []
+    layers = [*model.metrics, *(layer for layer in model._flatten_layers() if isinstance(layer, Metric))]
+    of_metrics = {id(variable) for metric in layers for variable in metric.variables}
+    return [variable for variable in found if id(variable) not in of_metrics]
+
+
+def optimizer_variables(model) -> list:
+    """The variables of the model's optimizer, or of each in a structure of them; None has none."""
+    return [variable for one in tf.nest.flatten(model.optimizer) for variable in gradients.variables_of(one)]
+
+
+def synchronise(model) -> None:
+    """Give every rank rank 0's weights and optimizer state. Collective. Raises ContractError where models differ."""
+    keras3.make_equal([*weights(model), *optimizer_variables(model)])
+
+
+def check_equal(model) -> None:
+    """Raise ContractError where a trainable or optimizer variable differs between ranks. Collective."""
+    keras3.assert_equal([*weights(model, "trainable_weights"), *optimizer_variables(model)])
+
+
+def settle(model) -> None:
+    """Make the weights that no optimizer updates equal on all ranks again: BatchNormalization's moving statistics are
+    averaged. Collective."""
+    keras3.settle_variables(weights(model, "non_trainable_weights"))
+
+
+def snapshot(model) -> list:
+    """[(variable, its value now)] of the weights that a forward pass may change by itself."""
+    return [(v, tf.convert_to_tensor(v)) for v in weights(model, "non_trainable_weights")]

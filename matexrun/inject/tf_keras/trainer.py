@@ -1,0 +1,134 @@
+"""The step: each rank runs the model's own train_step or test_step on its slice; what leaves the step is global.
+
+Before the first step the model is built from the first batch where it is not built yet, rank 0's variables are
+broadcast, and user-written losses and metrics are probed.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from matexrun.collectives import ops
+from matexrun.errors import UsageError
+from matexrun.inject import outputs, patching, slices, step
+from matexrun.inject.tensorflow import warn
+from matexrun.inject.tf_keras import probe, state
+from matexrun.inject.tf_keras.data import Slice
+
+
+def patch() -> None:
+    """Patch the steps of Model and of every subclass, the makers of the functions around them, and the entry points."""
+    from tf_keras.src.engine.training import Model
+
+    patching.overrides(Model, "train_step")(functools.partial(_step, name="train_step"))
+    patching.overrides(Model, "test_step")(functools.partial(_step, name="test_step"))
+
+    @patching.overrides(Model, "predict_step")
+    def predict_step(original, self, data):
+        """What is predicted for the slice, and [n_r], for `_gathering`."""
+        if not isinstance(data, Slice):
+            return original(self, data)
+        return original(self, data.data), tf.reshape(data.rows, [1])
+
+    for name in ("train", "test"):
+        patching.method(Model, f"make_{name}_function", ("force",))(functools.partial(_make_function, name=name))
+
+    @patching.method(Model, "make_predict_function", ("force",))
+    def make_predict_function(original, self, force=False):
+        if self.predict_function is None or force:
+            self.predict_function = _gathering(original(self, force))
+        return self.predict_function
+
+    @patching.method(Model, "fit", ("x", "y"))
+    def fit(original, self, *args, **kwargs):
+        state.synchronise(self)
+        history = original(self, *args, **kwargs)
+        state.settle(self)
+        return history
+
+    for name in ("evaluate", "predict"):
+
+        @patching.method(Model, name, ("x",))
+        def with_statistics(original, self, *args, **kwargs):
+            state.settle(self)
+            return original(self, *args, **kwargs)
+
+
+def _step(original, model, data, *, name: str):
+    if not isinstance(data, Slice):  # super().train_step(), or one that the script calls itself
+        return original(model, data)
+    training, by_user = name == "train_step", not getattr(type(model), name).__module__.startswith("tf_keras.")
+    current = step.Step(
+        data.rows,
+        data.total,
+        training,
+        ops.Order(),
+        jit=bool(model.jit_compile),
+        eager=tf.executing_eagerly(),
+        by_tape=training and by_user,
+    )
+    with step.entered(current):
+        saved = state.snapshot(model) if training else []
+        logs = original(model, data.data)
+        state.rollback(current.counts, saved)
+        return outputs.combine_logs(logs, current) if by_user else logs
+
+
+def _make_function(original, model, force=False, *, name: str):
+    """`train_function` or `test_function`: takes an iterator, runs one execution, returns logs.
+
+    The work around the first call happens here.
+    """
+    attribute = f"{name}_function"
+    if getattr(model, attribute) is not None and not force:
+        return getattr(model, attribute)
+    function, begun = original(model, force), False
+
+    def run(iterator):
+        nonlocal begun
+        if begun:
+            return function(iterator)
+        begun = True
+        logs = function(_prepare(model, iterator))
+        if name == "train":
+            state.check_equal(model)
+        return logs
+
+    setattr(model, attribute, run)
+    return run
+
+
+def _prepare(model, iterator):
+    """Everything that must be true before the first forward pass. Returns the iterator to use for the first call."""
+    if not model.built or probe.needed(model):
+        first = next(iterator)
+        if not model.built:
+            probe.build(model, first.data)
+        probe.check(model, first)
+        steps = 1 if model.steps_per_execution is None else int(model.steps_per_execution)
+        iterator = slices.put_back(first, iterator, steps)
+    for layer in model._flatten_layers():
+        if getattr(layer, "states", None) is not None and getattr(layer, "stateful", False):
+            raise UsageError(
+                f"the layer {layer.name!r} keeps the state of each row from one batch to the next (stateful=True), "
+                "and its batch size is fixed, so batches cannot be split: use stateful=False"
+            )
+    if model.jit_compile:
+        reason = None if ops.supports_jit() else "the collectives run as numpy_function here"
+        reason = reason or probe.reason_against_jit(model)
+        if reason:
+            warn(f"jit_compile is switched off, because {reason}")
+            model._jit_compile = False  # the property would throw away the function that is about to be traced
+    state.synchronise(model)
+    return iterator
+
+
+def _gathering(predict_function):
+    """`model.predict_function`, with the outputs of the whole batches, where the step gives those of slices."""
+
+    def run(iterator):
+        predicted, rows = predict_function(iterator)
+        rows = rows.numpy().tolist()
+        return tf.nest.map_structure(lambda output: outputs.gather(output, rows), predicted)
+
+    return run
