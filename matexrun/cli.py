@@ -17,7 +17,14 @@ from matexrun.launch.command import Target
 @click.option("-n", "--ranks", type=int, help="Number of ranks.  [default: one per GPU, else per NUMA node]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.option("--cpus-per-rank", type=int, help="Cores of each rank.  [default: an even share]")
-@click.option("--batch", metavar="global", help="What the script's batch size means: the whole batch.")
+@click.option("--batch", metavar="global|per-rank", help="What the script's batch size means: all ranks' or one's.")
+@click.option(
+    "--scale-lr", metavar="none|linear|sqrt", help="With --batch per-rank: scale learning rates by the ranks."
+)
+@click.option("--warmup-steps", type=int, help="Updates in which --scale-lr goes from 1 to its factor.")
+@click.option("--sync-batchnorm/--no-sync-batchnorm", default=None, help="BatchNormalization over whole batches.")
+@click.option("--sparse", metavar="auto|gather|dense", help="How gradients of embeddings are combined.")
+@click.option("--check-every", type=int, help="Updates between comparisons of the ranks' weights.  [default: none]")
 @click.option("--inexact", metavar="error|warn", help="Where the sequential result cannot be had: end, or go on.")
 @click.option("--reduce-at", metavar="auto|optimizer|tape", help="Where gradients of hand-written steps are combined.")
 @click.option("--eager-loops", metavar="whole|split", help="What ranks compute in training loops that run eagerly.")

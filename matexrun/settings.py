@@ -14,6 +14,9 @@ from matexrun.errors import UsageError
 PREFIX = "MATEXRUN_"
 
 
+_PARSE = {bool: {"True": True, "False": False}.__getitem__}  # of what str() makes of it; bool("False") is True
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The same on all ranks of a job. Every field is `MATEXRUN_<FIELD>` in the environment of a worker and its rank.
@@ -21,6 +24,11 @@ class Settings:
     job: name of the job, used for log folders.  size: number of ranks asked for.  seed: the job seed (0 .. 2**31 - 1).
     job_dir: private folder of this job (events of the ranks).  layout: one record per rank, as JSON (`launch.layout`).
     batch: "global" (the user's batch size is the whole batch) or "per-rank" (it is multiplied by the size).
+    scale_lr: "none", "linear" or "sqrt": how learning rates grow with the size where batch is "per-rank".
+    warmup_steps: updates in which they get there.
+    sync_batchnorm: whether BatchNormalization takes its statistics from the whole batch.
+    sparse: "auto", "gather" or "dense": how gradients that consist of slices of a variable are combined.
+    check_every: updates between comparisons of the weights of all ranks; 0: only after the first and at the end.
     inexact: "error" or "warn": what happens where the sequential result cannot be had.
     reduce_at: "auto", "optimizer" or "tape": where gradients of hand-written steps are combined.
     eager_loops: "whole" or "split": what ranks compute of batches in training loops that run eagerly.
@@ -35,6 +43,11 @@ class Settings:
     log_dir: str = ""
     layout: str = ""
     batch: str = "global"
+    scale_lr: str = "none"
+    warmup_steps: int = 0
+    sync_batchnorm: bool = False
+    sparse: str = "auto"
+    check_every: int = 0
     inexact: str = "error"
     reduce_at: str = "auto"
     eager_loops: str = "whole"
@@ -55,8 +68,8 @@ class Settings:
             name = PREFIX + field.name.upper()
             if name in env:
                 try:
-                    values[field.name] = field.type(env[name])
-                except ValueError:
+                    values[field.name] = _PARSE.get(field.type, field.type)(env[name])
+                except (KeyError, ValueError):
                     raise UsageError(f"{name}={env[name]!r}: expected {field.type.__name__}") from None
             elif field.default is dataclasses.MISSING:
                 raise UsageError(f"{name} is not set: this process was not started by matexrun")

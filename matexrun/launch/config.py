@@ -31,7 +31,12 @@ class Options:
 
     ranks: int | None = _option(int, minimum=1)
     cpus_per_rank: int | None = _option(int, minimum=1)
-    batch: str = _option(str, choices=("global",))
+    batch: str = _option(str, choices=("global", "per-rank"))
+    scale_lr: str = _option(str, choices=("none", "linear", "sqrt"))
+    warmup_steps: int = _option(int, minimum=0)
+    sync_batchnorm: bool = _option(bool)
+    sparse: str = _option(str, choices=("auto", "gather", "dense"))
+    check_every: int = _option(int, minimum=0)
     inexact: str = _option(str, choices=("error", "warn"))
     reduce_at: str = _option(str, choices=("auto", "optimizer", "tape"))
     eager_loops: str = _option(str, choices=("whole", "split"))
@@ -44,7 +49,7 @@ class Options:
 
 
 _FIELDS = {field.name.replace("_", "-"): field for field in dataclasses.fields(Options)}
-_KIND_NAMES = {int: "a whole number", float: "a number", str: "text"}
+_KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def resolve(given: Mapping[str, object], config_file: str | None = None) -> Options:
@@ -58,7 +63,9 @@ def resolve(given: Mapping[str, object], config_file: str | None = None) -> Opti
     for key, field in _FIELDS.items():
         if given.get(field.name) is not None:
             values[key] = _checked(key, given[field.name], f"--{key}")
-    return Options(**{field.name: values[key] for key, field in _FIELDS.items()})
+    options = Options(**{field.name: values[key] for key, field in _FIELDS.items()})
+    _check_together(options)
+    return options
 
 
 def read(file: Path) -> dict[str, object]:
@@ -98,10 +105,8 @@ def _checked(key: str, value: object, origin: str) -> object:
     choices = field.metadata["choices"]
     if value is None and field.type == kind | None:
         return None
-    if key == "batch" and value == "per-rank":
-        raise UsageError(f"{origin}: per-rank is not available yet: leave it out (the batch size is the global one)")
     accepted = (int, float) if kind is float else kind
-    fits = isinstance(value, accepted) and not isinstance(value, bool)
+    fits = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
     if fits and choices:
         fits = value in choices
     elif fits and minimum is not None:
@@ -109,6 +114,21 @@ def _checked(key: str, value: object, origin: str) -> object:
     if not fits:
         raise UsageError(f"{origin}: expected {_expectation(kind, minimum, maximum, choices)}, got {value!r}")
     return kind(value)
+
+
+def _check_together(options: Options) -> None:
+    """Raise UsageError for options that mean nothing beside the others."""
+    if options.batch == "per-rank":
+        raise UsageError("--batch per-rank is not available yet: leave it out (the batch size is the global one)")
+    if options.batch == "global" and (options.scale_lr != "none" or options.warmup_steps):
+        raise UsageError(
+            "--scale-lr and --warmup-steps need --batch per-rank: without it the batch is as large as the script says, "
+            "whatever the number of ranks, and its learning rate is right as it is"
+        )
+    if options.warmup_steps and options.scale_lr == "none":
+        raise UsageError(
+            "--warmup-steps leads from a learning rate to the scaled one: expected --scale-lr linear or sqrt"
+        )
 
 
 def _expectation(kind: type, minimum: float | None, maximum: float, choices: tuple[str, ...]) -> str:

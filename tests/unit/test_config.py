@@ -30,8 +30,24 @@ def test_default_file_names_every_option_and_agrees_with_settings():
     defaults = {key.replace("-", "_"): value for key, value in yaml.safe_load(defaults_file().read_text()).items()}
     assert set(defaults) == {field.name for field in dataclasses.fields(Options)}
     settings = {field.name: field.default for field in dataclasses.fields(Settings)}
-    for name in ("batch", "inexact", "collectives", "bucket_mb", "chunk_mb", "verbose"):
+    given = {name for name, value in defaults.items() if value is not None}
+    assert given <= set(settings)
+    for name in given:
         assert defaults[name] == settings[name], name
+
+
+def test_options_reach_the_ranks_through_the_environment():
+    settings = Settings(job="j", size=2, seed=1, sync_batchnorm=True, check_every=5, scale_lr="sqrt")
+    assert Settings.from_env(settings.to_env()) == settings
+    with pytest.raises(UsageError, match="MATEXRUN_SYNC_BATCHNORM='yes': expected bool"):
+        Settings.from_env({**settings.to_env(), "MATEXRUN_SYNC_BATCHNORM": "yes"})
+
+
+def test_options_that_mean_nothing_alone():
+    for given in ({"scale_lr": "linear"}, {"warmup_steps": 3}):
+        with pytest.raises(UsageError, match="need --batch per-rank"):
+            resolve(given)
+    assert resolve({"batch": "per-rank", "scale_lr": "linear", "warmup_steps": 3}).warmup_steps == 3
 
 
 def test_null_in_a_file_is_as_if_it_were_not_there(config):
@@ -63,7 +79,7 @@ def test_an_empty_file_changes_nothing(config):
         ("inexact: null", "inexact: expected error or warn, got None"),
         ("collectives: [ffi]", "collectives: expected auto or ffi or numpy, got ['ffi']"),
         ("log-dir: 3", "log-dir: expected text, got 3"),
-        ("batch: per-rank", "batch: per-rank is not available yet"),
+        ("sync-batchnorm: 1", "sync-batchnorm: expected true or false, got 1"),
         ("- ranks", "expected lines of `key: value`, got a list"),
         ("ranks: [", "line 1: not YAML"),
     ],

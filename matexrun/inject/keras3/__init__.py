@@ -5,6 +5,7 @@ trainer     the step sees the slice; before the first one the model is built, sy
 optimizer   gradients are combined where they are applied
 losses      divisors that belong to the whole batch
 metrics     states that are the whole data's on every rank
+batchnorm   statistics of the whole batch (--sync-batchnorm)
 probe       user-written losses and metrics that slices cannot make up
 state       same start, averaged moving statistics, divergence
 callbacks   stop signals agreed by all ranks, one progress bar
@@ -12,11 +13,11 @@ writers     files written once
 """
 
 from matexrun.inject import lifecycle, randomness
-from matexrun.inject.keras3 import callbacks, data, losses, metrics, optimizer, trainer, writers
+from matexrun.inject.keras3 import batchnorm, callbacks, data, losses, metrics, optimizer, trainer, writers
 
 
 def patch() -> None:
     """Apply every patch once. Raises PatchError where Keras is not as expected."""
     randomness.patch_keras(lifecycle.rank())
-    for subject in (data, losses, metrics, optimizer, trainer, callbacks, writers):
+    for subject in (data, losses, metrics, batchnorm, optimizer, trainer, callbacks, writers):
         subject.patch()

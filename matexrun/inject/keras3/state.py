@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from matexrun.errors import ContractError
-from matexrun.inject import lifecycle
+from matexrun.inject import lifecycle, step
 
 
 def variables(model) -> list:
@@ -98,6 +98,9 @@ def snapshot(model) -> list:
 
 
 def rollback(counts, saved: list) -> None:
-    """Where this rank's row was only borrowed (`counts` is False), put `saved` back."""
+    """Where this rank's row was only borrowed (`counts` is False), put `saved` back; but for variables that the step
+    has left equal on all ranks."""
+    settled = step.current().settled
+    saved = [(variable, old) for variable, old in saved if id(variable.handle) not in settled]
     if saved:
         tf.cond(counts, lambda: None, lambda: [variable.assign(old) for variable, old in saved] and None)
