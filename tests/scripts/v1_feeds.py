@@ -72,6 +72,16 @@ def by_hand():
 
 
 @example
+def dropout():
+    """The masks and the noise of each row are those of one process."""
+    x, y = placeholders()
+    hidden = mlp(x + tf.random_normal(tf.shape(x), stddev=0.1), outputs=9)
+    hidden = tf.nn.dropout(tf.tanh(hidden), rate=0.5)
+    loss = tf.reduce_mean(tf.square(mlp(hidden, "second") - y))
+    return train(adam().minimize(loss), loss, lambda a, b: {x: a, y: b})
+
+
+@example
 def two_networks():
     """A generator and a critic with a gradient penalty, each with its optimizer, in runs of their own and in one."""
     x, _ = placeholders()

@@ -6,6 +6,7 @@ gradients   combined where they are taken
 writes      variables and summaries hold values of the whole data
 iterators   elements of tf.data, sliced in the graph
 feeds       batches that are fed, sliced before the run
+noise       random numbers of rows
 plans       what one call of Session.run does
 probe       do slices make up the batch, and how?
 results     fetches of training runs
@@ -15,10 +16,10 @@ files       written once
 export      graphs that leave the process
 """
 
-from matexrun.inject.v1 import export, feeds, files, gradients, iterators, session, writes
+from matexrun.inject.v1 import export, feeds, files, gradients, iterators, noise, session, writes
 
 
 def patch() -> None:
     """Apply every patch once; graphs of tf.function and Keras 3 are left alone."""
-    for subject in (gradients, writes, iterators, feeds, session, files, export):
+    for subject in (gradients, writes, iterators, feeds, noise, session, files, export):
         subject.patch()

@@ -11,9 +11,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from matexrun.inject import lifecycle, patching
+from matexrun.inject import patching, slices
 from matexrun.inject.v1 import graphs
-from matexrun.inject.v1.iterators import bounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Slice:
 
 def mine(total: int) -> Slice:
     """This rank's slice of `total` rows."""
-    start, rows = bounds(total, lifecycle.job().size, lifecycle.rank())
-    return Slice(start, rows, rows, total) if rows else Slice(0, 1, 0, total)
+    return Slice(*slices.mine(total), total)
 
 
 class Batch:

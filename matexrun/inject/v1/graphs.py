@@ -161,6 +161,14 @@ def writes(op) -> bool:
     return bool(_WRITES.match(op.type)) or any(_WRITES.match(kind) for kind in _inside(op))
 
 
+def depends_on_rows(op) -> bool:
+    """Whether rows of a batch may reach `op`."""
+    known = state(op.graph, create=False)
+    if known is not None:
+        return bool(known.sources(op))
+    return any(may_have_rows(ancestor) for ancestor in walk([op], control=False))
+
+
 def applies(kind: str) -> bool:
     """Whether an operation of this type is the update of an optimizer."""
     return bool(re.match("(Resource)?(Sparse)?Apply[A-Z]", kind))
@@ -175,16 +183,19 @@ def _inside(op) -> set[str]:
     """The types of the operations in the functions that `op` calls."""
     if not op.op_def.is_stateful or op.type.endswith("Dataset") or "Iterator" in op.type:
         return set()
-    graph, kinds, seen = op.graph, set(), set()
-    waiting = _called(op.node_def.attr)
+    known = getattr(op.graph, "_matexrun_functions", {})
+    kinds, seen, waiting = set(), set(), _called(op.node_def.attr)
     while waiting:
         name = waiting.pop()
-        function = None if name in seen else graph._get_function(name)
+        if name in seen:
+            continue
         seen.add(name)
-        if function is not None:
-            for node in function.function_def.node_def:
-                kinds.add(node.op)
-                waiting += _called(node.attr)
+        if name not in known:
+            library = op.graph.as_graph_def().library
+            known = op.graph._matexrun_functions = {f.signature.name: f.node_def for f in library.function}
+        for node in known.get(name, ()):
+            kinds.add(node.op)
+            waiting += _called(node.attr)
     return kinds
 
 

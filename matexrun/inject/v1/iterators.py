@@ -10,6 +10,7 @@ import dataclasses
 import tensorflow as tf
 
 from matexrun.inject import lifecycle, patching
+from matexrun.inject.slices import bounds
 from matexrun.inject.v1 import graphs
 
 
@@ -33,14 +34,6 @@ def patch() -> None:
         return _split(element, leaves)
 
 
-def bounds(total, size: int, rank: int):
-    """(start, rows) of `rank`'s slice of `total` rows (int, or integer tensor): contiguous, longer ones first."""
-    base, rest = total // size, total % size
-    if isinstance(total, int):
-        return rank * base + min(rank, rest), base + (rank < rest)
-    return rank * base + tf.minimum(tf.constant(rank, total.dtype), rest), base + tf.cast(rank < rest, total.dtype)
-
-
 def _splittable(leaf) -> bool:
     return isinstance(leaf, tf.Tensor) and graphs.of_rows(leaf.shape)
 
@@ -50,13 +43,13 @@ def _split(element, leaves):
     rank, size = lifecycle.rank(), lifecycle.job().size
     with state.ours():
         total = tf.shape(leaves[0], out_type=tf.int64)[0]
-        start, rows = bounds(total, size, rank)
-        whole = total if rank == 0 else tf.zeros_like(total)
-        borrows = tf.equal(rows, 0)
+        start, rows = bounds(total, rank, size)
+
+        none, borrows = tf.zeros_like(total), tf.equal(rows, 0)
         mine = graphs.Rows(
-            tf.where(state.splits, tf.where(borrows, 0, start), 0),
-            tf.where(state.splits, tf.where(borrows, tf.minimum(total, 1), rows), total),
-            tf.where(state.splits, rows, whole),
+            tf.where(state.splits, tf.where(borrows, none, start), none),
+            tf.where(state.splits, tf.where(borrows, tf.minimum(total, tf.ones_like(total)), rows), total),
+            tf.where(state.splits, rows, total if rank == 0 else none),
             total,
         )
         known = Element(leaves, mine)

@@ -23,7 +23,7 @@ class Plan:
     that change something.  trains: whether gradients reach one of these.
 
     runs: how often it has trained.  whole: why batches are not split, found when it was tried.  rules: {number of a
-    fetch: the rules by which the ranks' values may make up that of the batch, the likeliest first}.
+    fetch: the rules by which the ranks' values may make up that of the batch, the likeliest first}.  trials: `probe`'s.
     """
 
     def __init__(self, state, fetches, targets, fed):
@@ -33,7 +33,7 @@ class Plan:
         groups = {state.combined[op]: True for op in self.ops if op in state.combined}
         self.groups = sorted(groups, key=lambda group: group.number)
         self.writes = [op for op in self.ops if op not in fed and graphs.writes(op)]
-        self.runs, self.whole, self.rules = 0, None, {}
+        self.runs, self.whole, self.rules, self.trials = 0, None, {}, None
         self._depending = {}
 
     def feeds(self) -> dict:

@@ -96,7 +96,7 @@ def _train(session, plan, feeds, run):
             sliced = {**batch.sliced(feeds, rows), **rows.feeds(state)}
         sliced[state.splits.ref()] = np.bool_(True)
         if probe.due(plan):
-            elements = _pull(session, plan)
+            elements = _pull(session, plan, feeds)
             probe.check(session, plan, depending, {**feeds, **elements}, {**sliced, **elements}, plainly)
             feeds, sliced = {**feeds, **elements}, {**sliced, **elements}
             reason = _not_split(plan, batch, sources)
@@ -124,10 +124,10 @@ def _not_split(plan, batch, sources) -> str | None:
     return None
 
 
-def _pull(session, plan) -> dict:
+def _pull(session, plan, feeds) -> dict:
     """The next elements of the iterators that a plan uses, to be fed: what is tried must also be trained."""
     tensors = [tensor for element in dict.fromkeys(plan.elements.values()) for tensor in element.raw]
-    return dict(zip([tensor.ref() for tensor in tensors], plainly(session, tensors, {}), strict=True))
+    return dict(zip([tensor.ref() for tensor in tensors], plainly(session, tensors, feeds), strict=True))
 
 
 def _combined(plan, depending, run, feeds):

@@ -69,18 +69,14 @@ def _summary_of_rows(values, tag):
     """A histogram of what rows give is one of all ranks' rows; of other values, what the whole batch gives."""
     if not isinstance(values, tf.Tensor) or not graphs.of_rows(values.shape):
         return _combined(values, "summaries", f"the histogram of {getattr(values, 'name', values)}")
-    return groups.gather(values, f"the histogram of {values.name}") if _sources(values) else values
+    return groups.gather(values, f"the histogram of {values.name}") if graphs.depends_on_rows(values.op) else values
 
 
 def _combined(value, kind: str, what: str):
-    if not isinstance(value, tf.Tensor) or not _sources(value) or not groups.combinable(value, value.shape):
+    if (
+        not isinstance(value, tf.Tensor)
+        or not graphs.depends_on_rows(value.op)
+        or not groups.combinable(value, value.shape)
+    ):
         return value
     return groups.combine([value], [value.shape], kind, what)[0]
-
-
-def _sources(value) -> bool:
-    """Whether rows may reach `value`."""
-    state = graphs.state(create=False)
-    if state is not None:
-        return bool(state.sources(value.op))
-    return any(graphs.may_have_rows(op) for op in graphs.walk([value.op], control=False))
