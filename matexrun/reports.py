@@ -8,6 +8,7 @@ resumed              that wait is over
 leaving              the script has ended on this rank; it waits for the others before it ends MPI
 finished             all ranks have ended; the exit status that follows is the script's own
 warning  message     to be shown by the launcher once, whichever rank says it
+note     message     shown with -v
 """
 
 import json

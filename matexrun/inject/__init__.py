@@ -8,7 +8,7 @@ import sys
 
 from matexrun import ranks, reports, settings
 from matexrun.errors import MatexrunError
-from matexrun.inject import hooks, lifecycle, randomness
+from matexrun.inject import files, hooks, lifecycle, randomness
 
 
 def activate() -> None:
@@ -27,6 +27,7 @@ def activate() -> None:
         lifecycle.start(job, int(os.environ[settings.RANK]))
         if job.size > 1:
             randomness.seed_python(job.seed)
+            files.start(job, int(os.environ[settings.RANK]))
             hooks.register()
     except MatexrunError as error:
         lifecycle.die(error)

@@ -4,7 +4,7 @@ from packaging.version import Version
 
 from matexrun import reports
 from matexrun.errors import EnvironmentError_, UsageError
-from matexrun.inject import lifecycle, patching, randomness
+from matexrun.inject import files, lifecycle, patching, randomness
 
 OLDEST = Version("2.18")
 
@@ -19,10 +19,12 @@ def check_version(tf) -> None:
 
 def patch(tf) -> None:
     """Apply all patches of this file."""
-    from matexrun.inject import gradients, loops, v1  # which import TensorFlow
+    from matexrun.inject import draws, gradients, loops, v1  # which import TensorFlow
 
     randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank())
     _refuse_strategies(tf)
+    files.patch_tensorflow()
+    draws.patch()
     gradients.patch()
     loops.patch()
     v1.patch()

@@ -43,6 +43,8 @@ class Progress:
             if message not in self._warned:
                 self._warned.add(message)
                 say(message)
+        elif event.name == "note":
+            self.explain(str(event.fields.get("message", "")))
         elif event.name in _PHASES:
             ranks = self._ranks_in[event.name]
             if event.rank not in ranks:

@@ -51,7 +51,8 @@ class Job:
         popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | popen
         self.process = subprocess.Popen(
             [python, "-m", "matexrun", "-n", "3", "--log-dir", str(self.logs), *options]
-            + [str(SCRIPTS / script), str(folder), *map(str, args)],
+            # By /proc, whose files all ranks write; others are written by rank 0 alone.
+            + [str(SCRIPTS / script), f"/proc/self/root{folder}", *map(str, args)],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             cwd=folder,
             text=True,

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 RELATIVE = 1e-5  # of losses, metrics, predictions
 ABSOLUTE = 1e-6  # what float32 leaves of those that are zero
 WEIGHTS = 1e-5  # of their size around 1, after some 16 updates
+EVERY_RANK = "/proc/self/root"  # a path that begins like this is written by every rank; others, by rank 0 alone
 NOISE = "[IWE]0000|WARNING: All log messages before absl|To enable the following instructions"  # TensorFlow's own
 
 
@@ -35,18 +36,18 @@ class Run:
     files: list[str]
 
 
-def run(folder: Path, script: Path, *args, ranks: int = 0, timeout: float = 300) -> Run:
-    """`python script OUT args`, or with `ranks` the same under `matexrun -n ranks`; `folder` must not exist.
+def run(folder: Path, script: Path, *args, ranks: int = 0, options: tuple = (), timeout: float = 300) -> Run:
+    """`python script OUT args`, or with `ranks` the same under `matexrun -n ranks options`; `folder` must not exist.
 
     A command that is not done in time is killed with all its children (status None is never compared equal).
     """
     work, out = folder / "work", folder / "out"
     work.mkdir(parents=True)
     out.mkdir()
-    options = ["-m", "matexrun", "-n", str(ranks), "--log-dir", str(folder / "logs")] if ranks else []
+    command = ["-m", "matexrun", "-n", str(ranks), "--log-dir", str(folder / "logs"), *options] if ranks else []
     with open(folder / "output", "w") as output:
         process = subprocess.Popen(
-            [sys.executable, *options, str(script), str(out), *args],
+            [sys.executable, *command, str(script), EVERY_RANK + str(out), *args],
             cwd=work,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"},
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,5 @@
-"""Decisions of callbacks are one decision of all ranks; only rank 0 shows progress and writes logs."""
+"""Decisions of callbacks are one decision of all ranks; only rank 0 shows progress. What callbacks write to files is
+written by all ranks, each to its own view of them (matexrun.inject.files)."""
 
 import os
 
@@ -6,8 +7,8 @@ from matexrun.inject import lifecycle, patching
 
 
 def patch() -> None:
-    """Patch CallbackList, where fit, evaluate and predict call all callbacks, and the callbacks that only write."""
-    from keras.src.callbacks import callback_list, csv_logger, progbar_logger, remote_monitor, tensorboard
+    """Patch CallbackList, where fit, evaluate and predict call all callbacks, and the callbacks that only show."""
+    from keras.src.callbacks import callback_list, progbar_logger, remote_monitor
 
     for name, parameters, flag in (
         ("on_train_begin", ("logs",), "stop_training"),
@@ -18,12 +19,7 @@ def patch() -> None:
     ):
         agree(callback_list.CallbackList, name, parameters, flag)
     if lifecycle.rank() != 0:
-        for cls in (
-            csv_logger.CSVLogger,
-            progbar_logger.ProgbarLogger,
-            remote_monitor.RemoteMonitor,
-            tensorboard.TensorBoard,
-        ):
+        for cls in (progbar_logger.ProgbarLogger, remote_monitor.RemoteMonitor):
             silence(cls)
 
 
@@ -38,7 +34,7 @@ def agree(owner, name, parameters, flag) -> None:
 
 
 def silence(cls) -> None:
-    """Make the methods of a callback that only writes do nothing on this rank. It still knows its model, which the
+    """Make the methods of a callback that only shows do nothing on this rank. It still knows its model, which the
     user's subclasses may ask."""
     for name in vars(cls).copy():
         if name == "set_model":

@@ -1,13 +1,11 @@
 """Files are written once, by rank 0, and are complete before any rank goes on; downloads happen once per node."""
 
 import functools
-import os
-import threading
 
 from matexrun.inject import lifecycle, patching
+from matexrun.inject.files import patches, together
+from matexrun.inject.files.together import one_writer
 from matexrun.inject.keras3 import state
-
-_local = threading.local()
 
 
 def patch() -> None:
@@ -33,60 +31,24 @@ def patch() -> None:
     def clean_up(original, self, logs=None):
         one_writer(functools.partial(original, self, logs), "BackupAndRestore")
 
-    patching.check_signature(file_utils.makedirs, ("path",))
-    patching.everywhere(file_utils.makedirs, _together(file_utils.makedirs), "keras")
     patching.check_signature(file_utils.get_file, ("fname", "origin"))
     patching.everywhere(file_utils.get_file, downloads(file_utils.get_file), "keras")
 
 
-def one_writer(write, what: str):
-    """Run `write()` on rank 0 while the others wait; returns its result there and None elsewhere. Collective.
-
-    Raises on every rank where it raised on rank 0: the error itself there, an OSError elsewhere.
-    """
-    if getattr(_local, "writing", False):
-        return write()
-    world = lifecycle.world()
-    result = error = None
-    if world.rank == 0:
-        _local.writing = True
-        try:
-            result = write()
-        except Exception as raised:
-            error = raised
-        finally:
-            _local.writing = False
-    failure = world.broadcast_object(None if error is None else f"{type(error).__name__}: {error}")
-    if error is not None:
-        raise error
-    if failure is not None:
-        raise OSError(f"{what} failed on rank 0: {failure}")
-    return result
-
-
 def saves(function, settle):
-    """`function(model, filepath, ...)` as one that rank 0 alone calls, after `settle(model)` on all ranks."""
+    """`function(model, filepath, ...)` as one that rank 0 alone calls, after `settle(model)` on all ranks.
+
+    Without a filepath, all must be written by functions of Python.
+    """
 
     @functools.wraps(function)
     def save(model, *args, **kwargs):
-        if not getattr(_local, "writing", False) and model.built:
+        if not together.writing() and model.built:
             settle(model)
-        return one_writer(functools.partial(function, model, *args, **kwargs), function.__name__)
+        path = args[0] if args else kwargs.get("filepath")
+        return one_writer(functools.partial(function, model, *args, **kwargs), function.__name__, path)
 
     return save
-
-
-def _together(function):
-    @functools.wraps(function)
-    def makedirs(path):
-        """A folder that several ranks make at the same time (ModelCheckpoint, BackupAndRestore) is made once."""
-        try:
-            function(path)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
-
-    return makedirs
 
 
 def downloads(function):
@@ -99,9 +61,14 @@ def downloads(function):
         for now in range(3):
             if now == turn:
                 try:
-                    path = function(*args, **kwargs)
+                    with together.collected() if turn == 0 else patches.passed_on() as paths:
+                        path = function(*args, **kwargs)
                 except Exception as raised:
                     error = raised
+            if now == 0:
+                seen = world.broadcast_object(together.publish(paths) if turn == 0 else None)
+                if turn > 0:
+                    together.adopt((seen, None))
             failure = next(filter(None, world.allgather_object(error and f"{type(error).__name__}: {error}")), None)
             if error is not None:
                 raise error
