@@ -55,6 +55,7 @@ def patch() -> None:
         chosen = [i for i, variable in enumerate(variables) if _is_variable(variable)]
         if not chosen:
             return grads  # with respect to tensors: an attribution, or an outer penalty
+        current.taken = True
         if current.eager:
             loops.eager.check_loss(current)
         combined = combine([flat[i] for i in chosen], [variables[i] for i in chosen], current, bool(current.weighted))

@@ -6,14 +6,18 @@ from matexrun.collectives import ops
 from matexrun.inject import lifecycle
 
 
-def combine_logs(logs, current):
-    """Numbers that a user's step returns: weighted by n_r/n, like the loss; what is global already stays as it is."""
+def combine_logs(logs, current, kinds: list | None = None):
+    """Numbers that a user's step returns: weighted by n_r/n, like the loss; what is global already stays as it is.
+
+    kinds: of the flat logs, where a trial has found them (`loops.parts`): those that are sums are added up.
+    """
     flat = tf.nest.flatten(logs)
-    found = [i for i, v in enumerate(flat) if tf.is_tensor(v) and v.shape.rank == 0 and v.dtype.is_floating]
-    if not found:
-        return logs
-    combined = ops.allreduce([flat[i] for i in found], current.order, factor=current.share)
-    for i, value in zip(found, combined, strict=True):
+    sums = [i for i, kind in enumerate(kinds or []) if kind == "sum"]
+    means = [i for i, v in enumerate(flat) if tf.is_tensor(v) and v.shape.rank == 0 and v.dtype.is_floating]
+    means = [i for i in means if i not in sums]
+    own = [tf.where(current.counts, flat[i], tf.zeros_like(flat[i])) for i in sums]
+    combined = ops.allreduce([flat[i] for i in means], current.order, factor=current.share)
+    for i, value in zip([*means, *sums], [*combined, *ops.allreduce(own, current.order)], strict=True):
         flat[i] = value
     return tf.nest.pack_sequence_as(logs, flat)
 

@@ -23,7 +23,7 @@ class Step:
     by_hand: the user has written the step, and calls losses in it.  drawn: it takes its batches from a dataset.
     valued: a loss of Keras' was computed in it, whose value is the whole batch's.
     as_sum: a scalar that is 1 where the loss is a sum over rows, so that gradients add up unweighted; None: a mean.
-    combined: whether gradients were combined in this step.
+    combined: whether gradients were combined in this step.  taken: whether a tape gave them out in it.
     settled: ids of the handles of variables that this step leaves equal on all ranks: an optimizer's and what it
     updates, and metrics'.
     weighted: ids of optimizers that have weighted the loss by the share already.
@@ -41,6 +41,7 @@ class Step:
     valued: bool = False
     as_sum: Any = None
     combined: bool = False
+    taken: bool = False
     settled: set = dataclasses.field(default_factory=set)
     weighted: set = dataclasses.field(default_factory=set)
 

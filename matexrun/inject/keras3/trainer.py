@@ -11,6 +11,7 @@ import tensorflow as tf
 from matexrun.collectives import ops
 from matexrun.inject import outputs, patching, slices, step
 from matexrun.inject.keras3 import probe, state
+from matexrun.inject.loops import steps
 from matexrun.inject.tensorflow import warn
 
 
@@ -55,6 +56,8 @@ class StepFunction:
     def __init__(self, model, make, step_function):
         self._model, self._make, self._step_function = model, make, step_function
         self._training = getattr(step_function, "__name__", "") != "test_step"
+        self._by_user = self._training and not _is_kerases_own(step_function)
+        self._as_sum = self._kinds = None  # what a trial of the user's step has found
         self._run = None
 
     def __call__(self, iterator):
@@ -73,11 +76,13 @@ class StepFunction:
         """Everything that must be true before the first forward pass. Returns the iterator to use for the first
         call."""
         model = self._model
-        if not model.built or probe.needed(model):
+        if not model.built or probe.needed(model) or self._by_user:
             first = next(iterator)
             if not model.built:
                 probe.build(model, first[0])
             probe.check(model, first)
+            if self._by_user:
+                self._as_sum, self._kinds = steps.tried(self._step_function, first[0], int(first[1][0]))
             iterator = slices.put_back(first, iterator, model.steps_per_execution)
         if model.jit_compile:
             reason = None if ops.supports_jit() else "the collectives run as numpy_function here"
@@ -99,14 +104,16 @@ class StepFunction:
             ops.Order(),
             jit=bool(model.jit_compile),
             eager=tf.executing_eagerly(),
-            by_tape=self._training and not _is_kerases_own(self._step_function),
+            by_tape=self._by_user,
+            by_hand=self._by_user,
+            as_sum=self._as_sum,
         )
         with step.entered(current):
             saved = state.snapshot(model) if self._training else []
             logs = self._step_function(batch)
             state.rollback(current.counts, saved)
             if not _is_kerases_own(self._step_function):
-                logs = outputs.combine_logs(logs, current)
+                logs = outputs.combine_logs(logs, current, self._kinds)
         return logs
 
 

@@ -5,6 +5,7 @@ drawn       functions that take batches from a dataset by themselves
 batch       which arguments are the batch
 trial       the first batch, whole and in slices: do the slices make up the whole?
 parts       what a function returns, and the variables it changes, from slices to the whole
+steps       a train_step of the user's in Model.fit
 counts      the numbers of rows that a traced function reads
 
 The script's data, its loop and what it prints are not touched, so they are the same on every rank.

@@ -58,7 +58,7 @@ class Boundary:
         self._sliced = None  # the function that takes slices, once that has been tried
         self._trains = None
         self._plan = None
-        self._as_sum = None
+        self.as_sum = None
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class Boundary:
     def _first(self, arguments: Arguments) -> None:
         """Trace, and see whether a gradient is combined on the way."""
         with tf.init_scope():
-            self._as_sum = tf.Variable(0.0, trainable=False, name="matexrun_as_sum")
+            self.as_sum = tf.Variable(0.0, trainable=False, name="matexrun_as_sum")
         counts().whole(arguments.rows or 1)
         args, kwargs = arguments.slice(0, arguments.rows or 0)
         with step.entered(self._step()) as current:
@@ -92,13 +92,25 @@ class Boundary:
         self.settled = current.settled
         self.variables = _variables(concrete)
         self.graph = concrete.graph
-        if self._trains and arguments.rows is None and not self._drawn:
+        if self._trains and current.taken and arguments.rows is None and not self._drawn:
             warn(
                 f"{self.name} trains, but none of its arguments has rows that could be split, so all ranks do the same "
                 "work; the result is right, but no sooner: give it the batch as an argument"
             )
         if self._trains:
             trial.synchronise(self.variables)
+
+    def plan(self, arguments: Arguments):
+        """The plan (`parts.Plan`) that a trial with these arguments gives, or None for a function that does not train.
+        Collective; variables are left as they were."""
+        self._first(arguments)
+        if not self._trains:
+            return None
+        before = [variable.read_value() for variable in self.variables]
+        plan, _ = trial.run(self, arguments, None)
+        for variable, value in zip(self.variables, before, strict=True):
+            variable.assign(value)
+        return plan
 
     def whole(self, arguments: Arguments):
         """The function's result for the whole batch, computed by every rank."""
@@ -147,7 +159,7 @@ class Boundary:
 
     def sums(self, yes: bool) -> None:
         """Whether gradients of slices add up unweighted from now on, because the loss is a sum."""
-        self._as_sum.assign(float(yes))
+        self.as_sum.assign(float(yes))
 
     def _step(self) -> step.Step:
         return step.Step(
@@ -159,7 +171,7 @@ class Boundary:
             eager=tf.config.functions_run_eagerly(),
             by_tape=lifecycle.job().reduce_at != "optimizer",
             by_hand=True,
-            as_sum=self._as_sum,
+            as_sum=self.as_sum,
         )
 
 

@@ -13,7 +13,6 @@ from matexrun.collectives import calls
 from matexrun.collectives.ops import INDICES
 from matexrun.errors import InexactError
 from matexrun.inject import lifecycle, slices
-from matexrun.inject.keras3 import state
 from matexrun.inject.loops import parts
 from matexrun.inject.loops.counts import counts
 from matexrun.inject.tensorflow import warn
@@ -57,6 +56,8 @@ def run(boundary, arguments, plan: parts.Plan | None):
 
 def synchronise(variables: list) -> None:
     """Give every rank rank 0's variables before the first step. Collective."""
+    from matexrun.inject.keras3 import state
+
     state.make_equal(variables)
 
 
@@ -139,7 +140,8 @@ class _Judge:
         sizes = [np.linalg.norm(array) for array in whole.gradients]
         floor = 1e-3 * float(np.linalg.norm(sizes)) or 1.0
         pairs = zip(sliced.gradients, whole.gradients, sizes, strict=True)
-        return max((float(np.linalg.norm(a - b)) / (size + floor) for a, b, size in pairs), default=0.0)
+        with np.errstate(invalid="ignore"):  # of infinities, while a loss scale is sought
+            return max((float(np.linalg.norm(a - b)) / (size + floor) for a, b, size in pairs), default=0.0)
 
     def gradients_differ(self, sliced, whole) -> bool:
         """Whether the combined gradient is not the whole batch's."""
@@ -247,7 +249,7 @@ class _Judge:
 
     def _find_normalisation(self, whole) -> None:
         """Batch normalisation shows in the moving statistics that it changes."""
-        if getattr(lifecycle.job(), "sync_batchnorm", False):
+        if lifecycle.job().sync_batchnorm:
             return
         for variable, old, new in zip(self._boundary.variables, self._before, whole.variables, strict=True):
             if "moving_var" in variable.name and np.any(old.numpy() != new.numpy()):

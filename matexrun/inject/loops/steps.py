@@ -1,0 +1,40 @@
+"""A train_step that the user has written for Model.fit is tried on its first batch like any training function."""
+
+import tensorflow as tf
+
+from matexrun.errors import InexactError
+from matexrun.inject import lifecycle, slices
+from matexrun.inject.loops.batch import Arguments
+from matexrun.inject.loops.functions import Boundary
+
+
+def tried(train_step, batch, rows: int):
+    """(as_sum, kinds of the flat logs) for `step.Step` and `outputs.combine_logs`, or (None, None) where a trial is
+    impossible (ragged and sparse batches, a batch of one row). Collective; variables are left as they were.
+
+    batch, rows: this rank's slice of the first batch, and its n_r.
+    """
+    if any(isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in tf.nest.flatten(batch)):
+        return None, None
+    arguments = Arguments((tf.nest.map_structure(lambda leaf: _whole(leaf, rows), batch),), {})
+    if arguments.rows is None or arguments.rows < 2:
+        return None, None
+    function = tf.function(train_step)
+    boundary = Boundary(function, type(function).__call__.__wrapped__)
+    plan = boundary.plan(arguments)
+    if plan is None:
+        return None, None
+    if plan.changes:
+        names = ", ".join(repr(variable.name) for variable, _ in plan.changes)
+        raise InexactError(
+            f"train_step changes {names} by hand, by amounts that depend on the rows of a batch; use a "
+            "keras.metrics.Mean or Sum, which matexrun keeps the same on all ranks"
+        )
+    return boundary.as_sum, plan.outputs
+
+
+def _whole(leaf, rows: int):
+    """The rows of all ranks of one part of a batch."""
+    if leaf is None or slices.rows_of(leaf) is None:
+        return leaf
+    return tf.constant(lifecycle.world().allgather_rows(tf.convert_to_tensor(leaf)[:rows].numpy()))
