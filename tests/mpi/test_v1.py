@@ -7,6 +7,7 @@ import parity
 import pytest
 
 SCRIPTS = sorted(path.name for path in parity.SCRIPTS.glob("v1_*.py") if "@example" in path.read_text())
+RUNS = [(script, ranks) for script in SCRIPTS for ranks in (2, 3)]
 
 
 def examples(script: str) -> list[str]:
@@ -28,7 +29,7 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("script", "ranks", "name"),
-    [(script, ranks, name) for script in SCRIPTS for ranks in (2, 3) for name in examples(script)],
+    [(*run, name) for run in RUNS for name in examples(run[0])],
 )
 @pytest.mark.timeout(700)
 def test_example(runs, script, ranks, name):
@@ -42,7 +43,7 @@ def test_example(runs, script, ranks, name):
     parity.assert_same(expected, got)
 
 
-@pytest.mark.parametrize(("script", "ranks"), [(script, ranks) for script in SCRIPTS for ranks in (2, 3)])
+@pytest.mark.parametrize(("script", "ranks"), RUNS)
 @pytest.mark.timeout(700)
 def test_end_and_files(runs, script, ranks):
     """Ended well, with as many files as one process leaves, of the same names (but for a pid in those of events)."""
@@ -50,3 +51,16 @@ def test_end_and_files(runs, script, ranks):
     assert together.status == 0, together.output[-4000:] + together.logs[-4000:]
     names = [sorted(name.partition(".tfevents.")[0] for name in run.files) for run in (alone, together)]
     assert names[0] == names[1]
+
+
+def test_what_cannot_be_kept_is_refused_and_all_start_alike(runs):
+    done = runs("refused_v1.py", 2)
+    assert done.status == 0, done.output[-4000:] + done.logs[-4000:]
+    for result in done.results:
+        assert result["rows_compared"].startswith("InexactError: the gradient of mlp/w1, mlp/b1, mlp/w2 is neither"), result
+        assert result["fetched_beside"].startswith("InexactError: mul:0, fetched in a training run"), result
+        assert result["in_parts"].startswith("ContractError: Session.partial_run"), result
+        assert result["own_shape"].startswith("ContractError: the variables on rank 1 are not those on rank 0"), result
+    (before, after), (other_before, other_after) = (result["own_start"] for result in done.results)
+    assert before != other_before
+    assert after == other_after

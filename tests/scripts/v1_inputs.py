@@ -104,6 +104,19 @@ def noise_of_the_batch():
 
 
 @example
+def by_tape():
+    """A GradientTape that records a graph."""
+    x, y = tf.data.make_one_shot_iterator(dataset()).get_next()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(mlp(x) - y))
+    variables = tf.trainable_variables()
+    operation = adam().apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return {"losses": until_the_end(session, operation, loss), "weights": weights(session)}
+
+
+@example
 def fixed_size():
     """drop_remainder gives a batch dimension that the script may rely on."""
     x, y = tf.data.make_one_shot_iterator(dataset(drop_remainder=True)).get_next()

@@ -17,7 +17,7 @@ _local = threading.local()
 
 def patch() -> None:
     """Patch tensorflow.python.ops.gradients_util._GradientsHelper, which does the work of tf.gradients, of both API
-    versions, and of every tf.compat.v1.train.Optimizer (TF 2.18 to 2.21)."""
+    versions, and of every tf.compat.v1.train.Optimizer; and tf.GradientTape.gradient (TF 2.18 to 2.21)."""
     from tensorflow.python.ops import gradients_util
 
     original = gradients_util._GradientsHelper
@@ -35,6 +35,18 @@ def patch() -> None:
         return _combined(grads, list(xs) if isinstance(xs, (list, tuple)) else [xs])
 
     gradients_util._GradientsHelper = gradients
+
+    @patching.method(tf.GradientTape, "gradient", ("target", "sources"))
+    def by_tape(original, self, target, sources, *args, **kwargs):
+        if getattr(_local, "inside", False) or not graphs.building():
+            return original(self, target, sources, *args, **kwargs)
+        _local.inside = True
+        try:
+            grads = original(self, target, sources, *args, **kwargs)
+        finally:
+            _local.inside = False
+        flat = _combined(tf.nest.flatten(grads), tf.nest.flatten(sources))
+        return tf.nest.pack_sequence_as(grads, flat)
 
 
 def _combined(grads, xs):
