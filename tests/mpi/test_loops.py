@@ -3,7 +3,6 @@
 import parity
 import pytest
 
-
 pytestmark = pytest.mark.timeout(600)
 
 

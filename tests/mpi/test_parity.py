@@ -9,8 +9,10 @@ import pytest
 # Ranks and jit. The sequential run is without jit: it compiles fewer things, and its values are the same.
 MODES = [(3, "off"), (2, "on")]
 PYTHON_ONLY = ("fit_callbacks.py",)  # what they test is outside the step, so jit makes no difference
-ELSEWHERE = ("eager_loops.py", "loops_refused.py")  # test_loops runs those
-SCRIPTS = sorted(path.name for path in parity.SCRIPTS.glob("*.py") if "@case" in path.read_text() and path.name not in ELSEWHERE)
+PATTERNS = ("fit_*.py", "inference.py", "loops.py")  # other tests run the others
+SCRIPTS = [
+    path.name for pattern in PATTERNS for path in sorted(parity.SCRIPTS.glob(pattern)) if "@case" in path.read_text()
+]
 RUNS = [(script, *mode) for script in SCRIPTS for mode in MODES if mode[1] == "off" or script not in PYTHON_ONLY]
 TOLERANCES = {"mixed_float16": 1e-3}
 
