@@ -135,7 +135,7 @@ def broadcast(tensors: Sequence[tf.Tensor], order: Order, root: int = 0, *, kind
 @_as_written
 def allgather_rows(tensor: tf.Tensor, order: Order, *, kind: str = "values") -> tf.Tensor:
     """The tensors of all ranks joined along axis 0, in which they may differ. Not inside a jit cluster."""
-    if _in_cluster():
+    if in_cluster():
         raise CollectiveError("rows of different numbers can't be gathered under jit_compile=True; switch it off")
     _world()
     rows, token = _on_host(fallback.gather_rows, tf.convert_to_tensor(tensor), order.take(), kind)
@@ -180,7 +180,7 @@ def _emit(op, tensors, order, factor, kind, shapes, root=0) -> list[tf.Tensor]:
     call.check()
     if backend() == "ffi":
         emit = _custom_call
-    elif _in_cluster():
+    elif in_cluster():
         raise CollectiveError(f"{call.what} under jit_compile=True needs the FFI backend; switch jit_compile off")
     else:
         emit = fallback.emit
@@ -194,7 +194,7 @@ def _custom_call(call: Call, tensors, factor, token) -> list[tf.Tensor]:
     return gen_xla_ops.xla_call_module(
         args=[*tensors, *([] if factor is None else [factor]), token],
         version=9,
-        module=module.text(handlers.TARGET, call, in_place=_in_cluster()),
+        module=module.text(handlers.TARGET, call, in_place=in_cluster()),
         Sout=[*call.shapes, (1,)],
         Tout=[*(tensor.dtype.base_dtype for tensor in tensors), tf.float32],
         platforms=["CPU"],
@@ -203,11 +203,11 @@ def _custom_call(call: Call, tensors, factor, token) -> list[tf.Tensor]:
 
 def _on_host(emit, *arguments):
     """Run `emit` with its operations on the CPU; a cluster has one device for all, and takes no other."""
-    with contextlib.nullcontext() if _in_cluster() else tf.device("/CPU:0"):
+    with contextlib.nullcontext() if in_cluster() else tf.device("/CPU:0"):
         return emit(*arguments)
 
 
-def _in_cluster() -> bool:
+def in_cluster() -> bool:
     """Whether what is being traced will be compiled as one XLA cluster (jit_compile=True)."""
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 

@@ -6,11 +6,14 @@ Without a seed of the user's, the job seed takes the place of the operating syst
 
 import functools
 import random
+import threading
 
 from matexrun.errors import PatchError
 
 # Odd, so that rank * STRIDE visits all 32-bit numbers before it repeats.
 STRIDE = 0x9E3779B1
+
+_local = threading.local()
 
 
 def seed_python(seed: int) -> None:
@@ -35,7 +38,7 @@ def seed_numpy(numpy, seed: int) -> None:
     numpy.random.default_rng = default_rng
 
 
-def patch_tensorflow(seed: int, rank: int) -> None:
+def patch_tensorflow(seed: int, rank: int, size: int) -> None:
     """Give TensorFlow's unseeded random ops seeds that are the same on all ranks, except inside a step.
 
     Patches tensorflow.python.framework.random_seed.get_seed(op_seed), through which all stateful random ops and tf.data
@@ -43,7 +46,7 @@ def patch_tensorflow(seed: int, rank: int) -> None:
     """
     from tensorflow.python.framework import random_seed
 
-    from matexrun.inject import patching, step
+    from matexrun.inject import patching
 
     original = random_seed.get_seed
     patching.check_signature(original, ("op_seed",))
@@ -56,21 +59,26 @@ def patch_tensorflow(seed: int, rank: int) -> None:
         if seeds == (None, None):
             count += 1
             seeds = (seed, count)
-        if step.in_graph_of_step():
-            seeds = (seeds[0], (seeds[1] + rank * STRIDE) % 2**31)
+        if _of_a_step():
+            # Not 0 for rank 0: in eager mode an operation with the same seeds outside of steps would go on where those
+            # in steps have stopped, but on rank 0 alone.
+            seeds = (seeds[0], (seeds[1] + (rank + 1) * STRIDE) % 2**31) if size > 1 else seeds
         return seeds
 
     random_seed.get_seed = get_seed
 
 
 def patch_keras(rank: int) -> None:
-    """Shift the seeds that Keras' own random ops (dropout, noise) draw inside a step by the rank.
+    """Shift the seeds that Keras' own random ops (dropout, noise, augmentation) draw inside a step by the rank.
 
-    Patches `draw_seed` where keras.src.backend.tensorflow.random imported it (Keras 3.10 and 3.15).
+    Patches `draw_seed` where keras.src.backend.tensorflow.random and .image imported it, and the Variable of all
+    backends, whose initial value is no part of a step that runs eagerly (Keras 3.10 and 3.15).
     """
+    from keras.src.backend.common.variables import Variable
+    from keras.src.backend.tensorflow import image as keras_image
     from keras.src.backend.tensorflow import random as keras_random
 
-    from matexrun.inject import patching, step
+    from matexrun.inject import patching
 
     original = getattr(keras_random, "draw_seed", None)
     if original is None:
@@ -82,12 +90,29 @@ def patch_keras(rank: int) -> None:
         import tensorflow as tf
 
         drawn = original(seed)
-        if not step.in_graph_of_step():
+        if not _of_a_step():
             return drawn
         shift = tf.constant([rank * STRIDE % 2**31, 0], dtype=tf.int64)
         return tf.cast((tf.cast(drawn, tf.int64) + shift) % 2**31, drawn.dtype)
 
-    keras_random.draw_seed = draw_seed
+    for module in (keras_random, keras_image):
+        if getattr(module, "draw_seed", None) is original:
+            module.draw_seed = draw_seed
+
+    @patching.method(Variable, "__init__", ("initializer",))
+    def create(original, self, *args, **kwargs):
+        before, _local.creating = getattr(_local, "creating", False), True
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            _local.creating = before
+
+
+def _of_a_step() -> bool:
+    """Whether random numbers that are drawn now must differ between ranks."""
+    from matexrun.inject import step
+
+    return step.in_graph_of_step() and not getattr(_local, "creating", False)
 
 
 def global_seed_is_set() -> bool:

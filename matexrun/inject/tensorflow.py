@@ -21,7 +21,7 @@ def patch(tf) -> None:
     """Apply all patches of this file."""
     from matexrun.inject import draws, gradients, loops, v1  # which import TensorFlow
 
-    randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank())
+    randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank(), lifecycle.job().size)
     _refuse_strategies(tf)
     files.patch_tensorflow()
     draws.patch()
