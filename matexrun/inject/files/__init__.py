@@ -8,11 +8,12 @@ view       what ranks other than 0 see and write
 record     what rank 0 changes, kept as it was for those that come later
 patches    Python's own functions, led through one of the two
 listing    what scanning a folder of several layers gives
+names      names of runs, and services that record runs
 libraries  libraries that open files by themselves: sqlite3, h5py
 gfile      tf.io.gfile
 tf_files   files of TensorFlow's operations: tf.io, tf.data, tf.summary
 together   files that all ranks write together: rank 0 does, and all see them
-checkpoints  such files of TensorFlow: checkpoints and SavedModels
+checkpoints such files of TensorFlow: checkpoints and SavedModels
 """
 
 import atexit
@@ -20,7 +21,7 @@ import os
 import tempfile
 
 from matexrun import reports
-from matexrun.inject.files import layers, libraries, patches
+from matexrun.inject.files import layers, libraries, names, patches
 from matexrun.inject.files.layers import Layer
 from matexrun.inject.files.record import Recorder
 from matexrun.inject.files.view import View
@@ -56,6 +57,7 @@ def start(job: Settings, rank: int) -> None:
             atexit.register(_report, os.getpid())
     patches.install(_role)
     libraries.register(_role)
+    names.start(job, rank)
 
 
 def patch_tensorflow() -> None:

@@ -167,12 +167,12 @@ class View:
         posix.symlink(target, found.path if found.place == "private" else self.own.place(found.path))
 
     def link(self, source, path) -> None:
-        """A copy, not a second name: writing to one of the two is not seen in the other."""
         old, new = self._existing(source), self.find(path, False)
         if new.real is not None and layers.mode_of(new.real) is not None:
             raise _error(errno.EEXIST, path)
         self._check_parent(new.path, path)
-        layers.copy(old.real, new.path if new.place == "private" else self.own.place(new.path))
+        named = old.path if old.place == "private" else self._take(old, keep=True)
+        posix.link(named, new.path if new.place == "private" else self.own.place(new.path), follow_symlinks=False)
 
     def rename(self, source, path) -> None:
         old, new = self._existing(source), self.find(path, False)
