@@ -16,6 +16,7 @@ from ml_dtypes import bfloat16
 
 from matexrun.collectives import world
 from matexrun.collectives.channel import digest
+from matexrun.collectives.identical import Watchdog
 from matexrun.collectives.module import ELEMENT
 from matexrun.collectives.plan import Bucket, plan
 from matexrun.collectives.reduction import Reducer, width
@@ -23,7 +24,7 @@ from matexrun.errors import CollectiveError
 
 executed: collections.Counter = collections.Counter()  # how often each kind of call has run in this process
 
-_reducer = Reducer()  # used under the lock of World.data
+_reducer, _watchdog = Reducer(), Watchdog()  # used under the lock of World.data
 _MIB = 1 << 20
 _BLOCK = 1 << 26  # bytes in one MPI_Bcast
 
@@ -83,6 +84,8 @@ class Call:
         """Communicate. sources, results: flat arrays; result i may be the memory of source i, else it overlaps none."""
         with world.current().data.collective(self.what, self.detail) as (comm, _):
             if self.op == "allreduce":
+                if self.kind == "gradients":
+                    _watchdog.look(comm, sources, factor)
                 _reducer.allreduce(comm, self._buckets, sources, results, factor)
             else:
                 for source, result in zip(sources, results, strict=True):

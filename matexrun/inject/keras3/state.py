@@ -1,13 +1,13 @@
 """The state that all ranks share: the same start, averaged moving statistics, and a check that nothing has diverged."""
 
 import itertools
-import zlib
 
 import numpy as np
 import tensorflow as tf
 
 from matexrun.errors import ContractError
 from matexrun.inject import lifecycle, step
+from matexrun.inject.divergence import checksums
 
 
 def variables(model) -> list:
@@ -17,10 +17,6 @@ def variables(model) -> list:
         found.pop(id(metric_variable), None)
     found |= {id(v): v for v in getattr(model.optimizer, "variables", [])}
     return list(found.values())
-
-
-def _checksums(tensors: list) -> list[int]:
-    return [zlib.crc32(np.ascontiguousarray(t.numpy()).view(np.uint8).reshape(-1).data) for t in tensors]
 
 
 def synchronise(model) -> None:
@@ -33,7 +29,7 @@ def make_equal(mine: list) -> None:
     the ranks have different variables."""
     world = lifecycle.world()
     described = [(getattr(v, "path", v.name), tuple(v.shape), str(v.dtype)) for v in mine]
-    theirs = world.allgather_object((described, _checksums([tf.convert_to_tensor(v) for v in mine])))
+    theirs = world.allgather_object((described, checksums([tf.convert_to_tensor(v) for v in mine])))
     for rank, (described, _) in enumerate(theirs):
         if described != theirs[0][0]:
             pairs = itertools.zip_longest(theirs[0][0], described)
@@ -55,22 +51,9 @@ def _replace(chosen: list, make_equal) -> None:
         variable.assign(array)
 
 
-def check_equal(model) -> None:
-    """Raise ContractError where a trainable or optimizer variable differs between ranks. Collective."""
-    assert_equal([*model.trainable_variables, *getattr(model.optimizer, "variables", [])])
-
-
-def assert_equal(checked: list) -> None:
-    """Raise ContractError where one of these variables of Keras or TensorFlow differs between ranks. Collective."""
-    theirs = lifecycle.world().allgather_object(_checksums([tf.convert_to_tensor(v) for v in checked]))
-    for i, variable in enumerate(checked):
-        for rank, sums in enumerate(theirs):
-            if sums[i] != theirs[0][i]:
-                name = getattr(variable, "path", variable.name)
-                raise ContractError(
-                    f"after an update the variable {name!r} on rank {rank} differs from rank 0's: the ranks did not "
-                    "compute the same update (do they read the same data in the same order?)"
-                )
+def trained(model) -> list:
+    """The variables that updates change: trainable weights, and the optimizer's."""
+    return [*model.trainable_variables, *getattr(model.optimizer, "variables", [])]
 
 
 def settle(model) -> None:
@@ -85,7 +68,7 @@ def settle_variables(mine: list) -> None:
     like counters, are rank 0's, which has rows of every batch.
     """
     world = lifecycle.world()
-    theirs = world.allgather_object(_checksums([tf.convert_to_tensor(v) for v in mine]))
+    theirs = world.allgather_object(checksums([tf.convert_to_tensor(v) for v in mine]))
     differing = [v for i, v in enumerate(mine) if len({sums[i] for sums in theirs}) > 1]
     for is_float, make_equal in ((True, world.mean_arrays), (False, world.broadcast_arrays)):
         _replace([v for v in differing if tf.as_dtype(v.dtype).is_floating is is_float], make_equal)

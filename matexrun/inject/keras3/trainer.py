@@ -9,7 +9,7 @@ import functools
 import tensorflow as tf
 
 from matexrun.collectives import ops
-from matexrun.inject import outputs, patching, slices, step
+from matexrun.inject import divergence, outputs, patching, slices, step
 from matexrun.inject.keras3 import probe, state
 from matexrun.inject.loops import steps
 from matexrun.inject.tensorflow import warn
@@ -36,6 +36,7 @@ def patch() -> None:
         if self.built and self.compiled:
             state.synchronise(self)
         history = original(self, *args, **kwargs)
+        divergence.assert_equal(state.trained(self), "at the end of training")
         state.settle(self)
         return history
 
@@ -58,18 +59,18 @@ class StepFunction:
         self._training = getattr(step_function, "__name__", "") != "test_step"
         self._by_user = self._training and not _is_kerases_own(step_function)
         self._as_sum = self._kinds = None  # what a trial of the user's step has found
+        self._watch = divergence.Watch(functools.partial(state.trained, model))
         self._run = None
 
     def __call__(self, iterator):
         if not isinstance(iterator, tf.data.Iterator):
             iterator = map(slices.split, iterator)  # train_on_batch and test_on_batch
-        if self._run is not None:
-            return self._run(iterator)
-        iterator = self._prepare(iterator)
-        self._run = self._make(self._step)
+        if self._run is None:
+            iterator = self._prepare(iterator)
+            self._run = self._make(self._step)
         logs = self._run(iterator)
         if self._training:
-            state.check_equal(self._model)
+            self._watch.updated(self._model.steps_per_execution)
         return logs
 
     def _prepare(self, iterator):

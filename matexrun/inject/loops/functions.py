@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import InexactError
-from matexrun.inject import lifecycle, patching, slices, step
+from matexrun.inject import divergence, lifecycle, patching, slices, step
 from matexrun.inject.loops import drawn, trial
 from matexrun.inject.loops.batch import Arguments
 from matexrun.inject.loops.counts import counts
@@ -68,6 +68,12 @@ class Boundary:
     def __call__(self, arguments: Arguments):
         if self._trains is None:
             self._first(arguments)
+        result = self._result(arguments)
+        if self._trains:
+            self._watch.updated()
+        return result
+
+    def _result(self, arguments: Arguments):
         if self._trains and self._drawn:
             return drawn.run(self, lambda: self.whole(arguments))
         if not self._trains or arguments.rows is None:
@@ -92,6 +98,7 @@ class Boundary:
         self.settled = current.settled
         self.variables = _variables(concrete)
         self.graph = concrete.graph
+        self._watch = divergence.Watch(self._updated).check_at_end()
         if self._trains and current.taken and arguments.rows is None and not self._drawn:
             warn(
                 f"{self.name} trains, but none of its arguments has rows that could be split, so all ranks do the same "
@@ -99,6 +106,9 @@ class Boundary:
             )
         if self._trains:
             trial.synchronise(self.variables)
+
+    def _updated(self) -> list:
+        return [variable for variable in self.variables if id(variable.handle) in self.settled]
 
     def plan(self, arguments: Arguments):
         """The plan (`parts.Plan`) that a trial with these arguments gives, or None for a function that does not train.
@@ -157,8 +167,13 @@ class Boundary:
         inner = next((inner for outer, inner in self.graph.captures if outer is variable.handle), None)
         return inner is not None and any(consumer.type.startswith("Assign") for consumer in inner.consumers())
 
+    @property
+    def sums_up(self) -> bool:
+        """Whether gradients of slices add up unweighted, because the loss is a sum over rows."""
+        return bool(self.as_sum > 0)
+
     def sums(self, yes: bool) -> None:
-        """Whether gradients of slices add up unweighted from now on, because the loss is a sum."""
+        """Say whether they do, from now on."""
         self.as_sum.assign(float(yes))
 
     def _step(self) -> step.Step:

@@ -28,6 +28,11 @@ def run(boundary, arguments, plan: parts.Plan | None):
     if plan is None:
         boundary.prepare(arguments)
     traits = Traits(boundary.graph)
+    if (shape := traits.fixed_draw(arguments.rows)) is not None:
+        warn(
+            f"{boundary.name} draws random numbers of the shape {shape} for a batch of {arguments.rows} rows, so that "
+            "every rank computes all of them; tf.shape(x)[0] in place of the number would be this rank's rows"
+        )
     before = _values(boundary.variables)
     sliced = _outcome(boundary, lambda: boundary.in_slices(arguments))
     share = counts().share
@@ -71,7 +76,18 @@ class Traits:
         kinds = {node.op for node in nodes}
         half = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
         self.random = any("Random" in kind or "Multinomial" in kind for kind in kinds)
+        self._graph = graph
         self.half = any(value.type in half for node in nodes for value in node.attr.values())
+
+
+    def fixed_draw(self, rows: int) -> list | None:
+        """The shape of random numbers that are drawn for a batch of `rows` rows, whatever the batch; None: of none."""
+        for operation in self._graph.get_operations():
+            if "Random" in operation.type and operation.inputs:
+                shape = tf.get_static_value(operation.inputs[0])
+                if shape is not None and np.ndim(shape) == 1 and len(shape) > 1 and shape[0] == rows:
+                    return list(map(int, shape))
+        return None
 
 
 class _Outcome:
@@ -159,9 +175,10 @@ class _Judge:
         if error <= self._tolerance:
             return
         if self._noise:
+            kind = "sum" if self._boundary.sums_up else "mean"
             warn(
-                f"{self._boundary.name}: the gradient from slices differs from the whole batch's by {error:.0%}, which "
-                f"can be so because {self._noise}; whether its loss is a mean or sum over rows can't be told exactly"
+                f"{self._boundary.name}: its loss is taken for a {kind} over rows; that could not be tried exactly, "
+                f"because {self._noise}"
             )
         else:
             self._problem(

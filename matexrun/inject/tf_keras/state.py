@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from matexrun.inject import gradients
+from matexrun.inject import divergence, gradients
 from matexrun.inject.keras3 import state as keras3
 
 rollback = keras3.rollback
@@ -33,7 +33,7 @@ def synchronise(model) -> None:
 
 def check_equal(model) -> None:
     """Raise ContractError where a trainable or optimizer variable differs between ranks. Collective."""
-    keras3.assert_equal([*weights(model, "trainable_weights"), *optimizer_variables(model)])
+    divergence.assert_equal([*weights(model, "trainable_weights"), *optimizer_variables(model)])
 
 
 def settle(model) -> None:
