@@ -5,6 +5,7 @@ Without a seed of the user's, the job seed takes the place of the operating syst
 """
 
 import functools
+import importlib
 import random
 import threading
 
@@ -23,6 +24,7 @@ def seed_python(seed: int) -> None:
 
 def seed_numpy(numpy, seed: int) -> None:
     """Seed NumPy's global generator, and the generators that `default_rng()` would seed from the system's entropy."""
+    importlib.import_module("numpy.random")  # NumPy loads it when asked, which it can't be in wandb's lazy module
     numpy.random.seed(seed & 0xFFFFFFFF)
     original = numpy.random.default_rng
     count = 0
