@@ -22,9 +22,10 @@ def start(job: Settings, rank: int) -> None:
     """Called once, before the script runs."""
     _patch_uuid(job)
     if rank != 0:
-        os.environ["WANDB_MODE"] = "disabled"
-        # A store of its own, which ends with the job.
+        wrapt.register_post_import_hook(_disable_wandb, "wandb")
+        # A store of its own, which ends with the job; of files, for which mlflow needs no database (2.x and 3.x).
         os.environ["MLFLOW_TRACKING_URI"] = f"file://{os.environ['TMPDIR']}/mlruns"
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         wrapt.register_post_import_hook(_keep_store, "mlflow")
 
 
@@ -53,6 +54,17 @@ def _libraries() -> tuple[str, ...]:
 
 def _is_library(file: str) -> bool:
     return file.startswith(("<frozen", *_libraries()))
+
+
+def _disable_wandb(wandb) -> None:
+    """wandb.init gives its documented stand-in for a run, whatever mode the script asks for (wandb 0.2x)."""
+    original = wandb.init
+
+    @functools.wraps(original)
+    def init(*args, **kwargs):
+        return original(*args, **{**kwargs, "mode": "disabled"})
+
+    wandb.init = init
 
 
 def _keep_store(mlflow) -> None:
