@@ -61,10 +61,11 @@ def clip_between():
 
 @example
 def by_hand():
-    """tf.gradients and assign_sub: no optimizer at all; a loss that is a sum over rows."""
+    """tf.gradients and assign_sub: no optimizer at all; a loss that is a sum over rows, with a penalty."""
     x, y = placeholders()
-    loss = tf.reduce_sum(tf.square(mlp(x) - y))
+    error = tf.reduce_sum(tf.square(mlp(x) - y))
     variables = tf.trainable_variables()
+    loss = 0.5 * (error + 0.3 * tf.add_n([tf.nn.l2_loss(v) for v in variables]))
     gradients = tf.gradients(loss, variables)
     with tf.control_dependencies(gradients):
         operation = tf.group(*(v.assign_sub(0.003 * g) for v, g in zip(variables, gradients, strict=True)))

@@ -3,6 +3,7 @@
 graphs      what we know about a graph, and walks over it
 groups      tensors combined between the ranks inside a run
 gradients   combined where they are taken
+terms       losses as sums of terms
 writes      variables and summaries hold values of the whole data
 iterators   elements of tf.data, sliced in the graph
 feeds       batches that are fed, sliced before the run

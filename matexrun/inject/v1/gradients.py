@@ -1,7 +1,8 @@
 """Gradients are combined where they are taken, so that clipping, scaling and any update see those of the whole batch.
 
 The gradient with respect to a variable (or to what was computed from variables alone) is the sum of what the rows give,
-and is combined; one with respect to rows, like that of a gradient penalty, belongs to the rows and stays.
+and is combined; one with respect to rows, like that of a gradient penalty, belongs to the rows and stays. Terms of the
+loss that depend on no rows are the same on all ranks: their gradients are added after.
 """
 
 import functools
@@ -10,7 +11,7 @@ import threading
 import tensorflow as tf
 
 from matexrun.inject import patching
-from matexrun.inject.v1 import graphs, groups
+from matexrun.inject.v1 import graphs, groups, terms
 
 _local = threading.local()
 
@@ -28,11 +29,18 @@ def patch() -> None:
         if getattr(_local, "inside", False) or not graphs.building():
             return original(ys, xs, *args, **kwargs)
         _local.inside = True  # gradients of gradients' own functions are parts of this one
+        xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
         try:
-            grads = original(ys, xs, *args, **kwargs)
+            weights = args[0] if args else kwargs.pop("grad_ys", None)
+            more = functools.partial(original, **kwargs)
+            over_rows, others = _separated(ys, weights)
+            if others is None:
+                return _combined(more(ys, xs, weights, *args[1:]), xs)
+            grads = _combined(more(*_unzipped(over_rows, xs), *args[1:]), xs)
+            rest = more(*_unzipped(others, xs), *args[1:])
+            return [_added(*pair) for pair in zip(grads, rest, strict=True)]
         finally:
             _local.inside = False
-        return _combined(grads, list(xs) if isinstance(xs, (list, tuple)) else [xs])
 
     gradients_util._GradientsHelper = gradients
 
@@ -47,6 +55,34 @@ def patch() -> None:
             _local.inside = False
         flat = _combined(tf.nest.flatten(grads), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(grads, flat)
+
+
+def _separated(ys, weights):
+    """([(term over rows, factor)], [(other term, factor)]) of one loss; None for the second where there is no need."""
+    ys = ys if isinstance(ys, (list, tuple)) else [ys]
+    if weights is None and len(ys) == 1 and isinstance(ys[0], tf.Tensor):
+        found = terms.of(ys[0], graphs.depends_on_rows)
+        over_rows = [term for term in found if graphs.depends_on_rows(term[0].op)]
+        others = [term for term in found if not graphs.depends_on_rows(term[0].op)]
+        own = any(map(_own_value, graphs.walk([term.op for term, _ in others], control=False)))
+        if over_rows and others and not own:
+            return over_rows, others
+    return None, None
+
+
+def _own_value(op) -> bool:
+    return graphs.has_own_values(op) and not op.type.startswith("Placeholder")
+
+
+def _unzipped(found, xs):
+    """Arguments of tf.gradients."""
+    return [term for term, _ in found], xs, [tf.constant(factor, term.dtype) for term, factor in found]
+
+
+def _added(grad, other):
+    if grad is None or other is None:
+        return other if grad is None else grad
+    return tf.convert_to_tensor(grad) + tf.convert_to_tensor(other)
 
 
 def _combined(grads, xs):

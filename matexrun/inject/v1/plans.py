@@ -5,7 +5,7 @@ Found once for each combination of fetches and fed tensors, and kept with the gr
 
 import functools
 
-from matexrun.inject.v1 import graphs
+from matexrun.inject.v1 import graphs, terms
 
 
 def plan(state, fetches: list, targets: list, fed) -> "Plan":
@@ -22,8 +22,8 @@ class Plan:
     """ops: all that run, in the order of creation.  groups: those of `groups.Group` among them.  writes: the operations
     that change something.  trains: whether gradients reach one of these.
 
-    runs: how often it has trained.  whole: why batches are not split, found when it was tried.  rules: {number of a
-    fetch: the rules by which the ranks' values may make up that of the batch, the likeliest first}.  trials: `probe`'s.
+    runs: how often it has trained.  whole: why batches are not split, found when it was tried.  rules: {name of a
+    tensor: the rules by which ranks' values may make up that of the batch, the likeliest first}.  trials: `probe`'s.
     """
 
     def __init__(self, state, fetches, targets, fed):
@@ -70,6 +70,17 @@ class Plan:
     def dequeues(self) -> bool:
         """Whether data comes out of a queue, filled by threads: not surely in the same order on all ranks."""
         return any("Dequeue" in op.type for op in self.ops)
+
+    def combined(self, sources: frozenset) -> tuple[list, dict]:
+        """The tensors that are combined to fetches, and of which terms each of these fetches is the sum:
+        ([tensor], {number of a fetch: [(tensor, factor)]})."""
+        depending = self.depending(sources)
+        sums = {
+            i: terms.of(tensor, lambda op: op in depending and op not in self.fed)
+            for i, tensor in enumerate(self.fetches)
+            if tensor.op in depending
+        }
+        return list({t.name: t for found in sums.values() for t, _ in found if t.op in depending}.values()), sums
 
     def depending(self, sources: frozenset) -> set:
         """The operations whose values depend on the rows that come from the operations `sources`."""

@@ -39,20 +39,19 @@ class Share:
     total: int
 
 
-def check(session, plan, depending: set, whole: dict, sliced: dict, run) -> None:
-    """Find the rules of the plan's groups and fetches. Collective.
+def check(session, plan, tensors: list, whole: dict, sliced: dict, run) -> None:
+    """Find the rules of the plan's groups, and of `tensors` that depend on rows and are fetched. Collective.
 
-    depending: the operations that depend on the batch's rows.  whole, sliced: feeds of the whole batch and of this
+    whole, sliced: feeds of the whole batch and of this
     rank's slice.  run(session, fetches, feeds): runs tensors without splitting anything.
     Sets plan.whole where slices cannot be computed. Raises InexactError where they do not make up the whole, or warns.
     """
     tried = [group for group in plan.groups if group.kind != "gathered"]
-    chosen = [i for i, tensor in enumerate(plan.fetches) if tensor.op in depending]
     rows = [plan.state.rows([tensor.op for tensor in group.local]) for group in tried]
-    rows += [plan.state.rows([plan.fetches[i].op]) for i in chosen]
+    rows += [plan.state.rows([tensor.op]) for tensor in tensors]
     fetches = (
         [group.local for group in tried],
-        [plan.fetches[i] for i in chosen],
+        tensors,
         [r.fetches for r in rows],
     )
     outcomes = _measure(session, plan, fetches, (whole, sliced), run)
@@ -72,8 +71,8 @@ def check(session, plan, depending: set, whole: dict, sliced: dict, run) -> None
     for i, group in enumerate(tried):
         ranks = [(theirs[1][i], theirs[4][i]) for theirs in everyone]
         problems += _decide(plan, group, everyone[0][0][i], ranks)
-    for position, i in enumerate(chosen):
-        problems += _choose(plan, i, everyone[0][2][position], [theirs[3][position] for theirs in everyone])
+    for i, tensor in enumerate(tensors):
+        problems += _choose(plan, tensor, everyone[0][2][i], [theirs[3][i] for theirs in everyone])
     for problem in problems:
         if lifecycle.job().inexact == "error":
             raise InexactError(problem + " (--inexact warn trains all the same)")
@@ -175,16 +174,15 @@ def _weight(rule: str, rank: int, share) -> float:
     return float(share.rows > 0 if rule == "sum" else rank == 0)
 
 
-def _choose(plan, i: int, whole, parts) -> list[str]:
-    """Set the rule of fetch number i. Returns what is wrong, in a list of one or none."""
-    tensor = plan.fetches[i]
-    fitting = [rule for rule in results.rules(tensor, whole, parts) if rule in plan.rules.get(i, [rule])]
+def _choose(plan, tensor, whole, parts) -> list[str]:
+    """Set the rules of a tensor. Returns what is wrong, in a list of one or none."""
+    fitting = [rule for rule in results.rules(tensor, whole, parts) if rule in plan.rules.get(tensor.name, [rule])]
     if fitting:
-        plan.rules[i] = fitting
+        plan.rules[tensor.name] = fitting
         return []
     text = (
-        f"{tensor.name}, fetched in a training run, has a value on a batch that does not follow from its values on "
-        "parts of the batch; fetch it in a run without the training operation"
+        f"{tensor.name}, fetched in a training run (or a term of what is), has a value on a batch that does not follow "
+        "from its values on parts of the batch; fetch it in a run without the training operation"
     )
     if lenient(plan):
         warn(f"{text}. Its parts' {results.default_rule(tensor)} is returned, because {lenient(plan)}")

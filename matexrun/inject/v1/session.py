@@ -1,6 +1,7 @@
 """Session.run: runs that train are split between the ranks; all others compute the same on every rank, as written."""
 
 import functools
+import itertools
 import threading
 
 import numpy as np
@@ -89,7 +90,7 @@ def _train(session, plan, feeds, run):
     sources = frozenset(batch.ops | set(plan.elements))
     reason = _not_split(plan, batch, sources)
     if reason is None:
-        depending = plan.depending(sources)
+        tensors, sums = plan.combined(sources)
         sliced = {**feeds}
         if batch.total:
             rows = feeding.mine(batch.total)
@@ -97,7 +98,7 @@ def _train(session, plan, feeds, run):
         sliced[state.splits.ref()] = np.bool_(True)
         if probe.due(plan):
             elements = _pull(session, plan, feeds)
-            probe.check(session, plan, depending, {**feeds, **elements}, {**sliced, **elements}, plainly)
+            probe.check(session, plan, tensors, {**feeds, **elements}, {**sliced, **elements}, plainly)
             feeds, sliced = {**feeds, **elements}, {**sliced, **elements}
             reason = _not_split(plan, batch, sources)
     plan.runs += 1
@@ -108,7 +109,7 @@ def _train(session, plan, feeds, run):
         )
         values = run(plan.fetches, {**feeds, **plan.feeds()})
         return lifecycle.world().broadcast_object(values) if plan.dequeues else values
-    return _combined(plan, depending, run, {**sliced, **plan.feeds()})
+    return _combined(plan, tensors, sums, run, {**sliced, **plan.feeds()})
 
 
 def _not_split(plan, batch, sources) -> str | None:
@@ -130,14 +131,29 @@ def _pull(session, plan, feeds) -> dict:
     return dict(zip([tensor.ref() for tensor in tensors], plainly(session, tensors, feeds), strict=True))
 
 
-def _combined(plan, depending, run, feeds):
+def _combined(plan, tensors, sums, run, feeds):
     """Run, and give all ranks the values of the whole batch."""
-    chosen = [i for i, tensor in enumerate(plan.fetches) if tensor.op in depending]
-    rows = [plan.state.rows([plan.fetches[i].op]) for i in chosen]
-    values = run([*plan.fetches, *(tensor for r in rows for tensor in r.fetches)], feeds)
-    values, shares = values[: len(plan.fetches)], values[len(plan.fetches) :]
-    if chosen:
-        mine = [results.Part(values[i], *shares[2 * k : 2 * k + 2]) for k, i in enumerate(chosen)]
-        for i, parts in zip(chosen, results.gather(mine), strict=True):
-            values[i] = results.combine(plan.rules.get(i, [results.default_rule(plan.fetches[i])])[0], parts)
+    rows = [plan.state.rows([tensor.op]) for tensor in tensors]
+    others = [term for found in sums.values() for term, _ in found]
+    values = run([*plan.fetches, *tensors, *others, *(tensor for r in rows for tensor in r.fetches)], feeds)
+    values, (mine, rest, shares) = values[: len(plan.fetches)], _cut(values, *map(len, (plan.fetches, tensors, others)))
+    if not sums:
+        return values
+    known = {term.name: value for term, value in zip(others, rest, strict=True)}
+    parts = [results.Part(value, *shares[2 * k : 2 * k + 2]) for k, value in enumerate(mine)]
+    for tensor, everyone in zip(tensors, results.gather(parts), strict=True):
+        rules = plan.rules.get(tensor.name) or [results.default_rule(tensor)]
+        known[tensor.name] = results.combine(rules[0], everyone)
+    for i, found in sums.items():
+        if len(found) == 1 and found[0][1] == 1.0:
+            values[i] = known[found[0][0].name]
+        else:
+            total = sum(np.float64(known[term.name]) * factor for term, factor in found)
+            values[i] = total.astype(plan.fetches[i].dtype.as_numpy_dtype)
     return values
+
+
+def _cut(values, *sizes):
+    """`values` in pieces, after the first of these sizes."""
+    ends = list(itertools.accumulate(sizes))
+    return [*(values[start:end] for start, end in itertools.pairwise(ends)), values[ends[-1] :]]
