@@ -1,5 +1,8 @@
 """Training loops written by hand, with a tf.function around the step."""
 
+import os
+import tempfile
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -353,6 +356,72 @@ def structures(jit):
     data = tf.data.Dataset.from_tensor_slices(({"words": words, "x": x}, y, few)).shuffle(50, seed=1).batch(BATCH)
     history = [float(step(*element)) for element in data]
     return {"history": history, "weights": [*weights(model), tf.gather(table_, words[0]).numpy().tolist()]}
+
+
+@case
+def pipelines(jit):
+    """One step, and a batch from every kind of input pipeline."""
+    x, y = scaled(*table(23))
+    model, optimizer = network(), adam()
+
+    @tf.function(reduce_retracing=True)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    def serialized(row, target):
+        feature = {"x": tf.train.Feature(float_list=tf.train.FloatList(value=row))}
+        feature["y"] = tf.train.Feature(float_list=tf.train.FloatList(value=target))
+        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+    def parse(record):
+        parsed = tf.io.parse_single_example(
+            record, {"x": tf.io.FixedLenFeature([6], tf.float32), "y": tf.io.FixedLenFeature([1], tf.float32)}
+        )
+        return parsed["x"], parsed["y"]
+
+    def generate():
+        yield from zip(x[:10], y[:10])  # ends early
+
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.io.TFRecordWriter(f"{folder}/records") as writer:
+            for row, target in zip(x, y):
+                writer.write(serialized(row, target))
+        for name in "ab":
+            os.makedirs(f"{folder}/images/{name}")
+            os.makedirs(f"{folder}/texts/{name}")
+            for number in range(5):
+                pixels = np.full((1, 2, 3), 40 * number + len(name), "uint8")
+                tf.io.write_file(f"{folder}/images/{name}/{number}.png", tf.io.encode_png(pixels))
+                with open(f"{folder}/texts/{name}/{number}.txt", "w") as file:
+                    file.write("word " * number)
+        rows = tf.data.Dataset.from_tensor_slices((x, y))
+        spec = (tf.TensorSpec([6]), tf.TensorSpec([1]))
+        lengths = tf.data.Dataset.range(1, 7).map(lambda n: (tf.ones([n]), tf.cast([n], tf.float32)))
+        images = keras.utils.image_dataset_from_directory(
+            f"{folder}/images", image_size=(1, 2), batch_size=4, seed=1, verbose=False
+        )
+        texts = keras.utils.text_dataset_from_directory(f"{folder}/texts", batch_size=4, seed=1, verbose=False)
+        pipelines = [
+            tf.data.TFRecordDataset(f"{folder}/records").map(parse, num_parallel_calls=2).shuffle(9, seed=2).batch(5),
+            tf.data.Dataset.from_generator(generate, output_signature=spec).batch(4).prefetch(1),
+            rows.cache().shuffle(23, seed=3).repeat().batch(6).take(3),
+            rows.snapshot(f"{folder}/snapshot").batch(7),
+            lengths.padded_batch(4, padded_shapes=([6], [1])),
+            lengths.ragged_batch(4).map(lambda a, b: (a.to_tensor(shape=[None, 6]), b)),
+            images.map(lambda image, label: (tf.reshape(image, [-1, 6]) / 255.0, tf.cast(label, tf.float32)[:, None])),
+            texts.map(
+                lambda text, label: (
+                    tf.tile(tf.cast(tf.strings.length(text), tf.float32)[:, None], [1, 6]) / 50.0,
+                    tf.cast(label, tf.float32)[:, None],
+                )
+            ),
+            rows.batch(3).enumerate().map(lambda number, row: row).as_numpy_iterator(),
+        ]
+        history = [[float(step(*batch)) for batch in pipeline] for pipeline in pipelines]
+    return {"history": history, "weights": weights(model)}
 
 
 if __name__ == "__main__":
