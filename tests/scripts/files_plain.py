@@ -213,10 +213,12 @@ def temporary():
     with tempfile.TemporaryDirectory() as folder:
         write(f"{folder}/a", "a")
         first = read(f"{folder}/a")
-    with tempfile.NamedTemporaryFile("w+", suffix=".txt") as file:
-        file.write("b")
-        file.flush()
-        second = read(file.name)
+    second = []
+    for place in (None, "."):
+        with tempfile.NamedTemporaryFile("w+", dir=place) as file:
+            file.write("b")
+            file.flush()
+            second.append(read(file.name))
     with tempfile.TemporaryFile("w+") as file:
         file.write("c")
         file.seek(0)

@@ -13,18 +13,17 @@ here: those of `os` are what the patches replace. Nothing of this file knows of 
 
 import _io
 import contextlib
-import dataclasses
 import os
 import posix
 import stat
 import threading
+from typing import NamedTuple
 
 WHITEOUT = ".wh."
 OPAQUE = stat.S_ISVTX
 
 
-@dataclasses.dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What a layer says of a path. kind: "here" (at `path`, in the layer's folder), "gone", "link" (look at `path`
     instead, in all layers) or "through" (look at `path` in the layers below). mode: st_mode of what is here.
     opaque: nothing below counts, apart from this."""
@@ -43,6 +42,10 @@ class Layer:
 
     def __init__(self, root: str):
         self.root = root
+
+    def exists(self) -> bool:
+        """Whether anything was written to it."""
+        return posix.access(self.root, os.F_OK)
 
     def look(self, path: str, follow: bool) -> Seen | None:
         """What this layer says of `path` (absolute, normalised), None where it says nothing. follow: see through a
@@ -130,30 +133,51 @@ class Layer:
                 posix.symlink(f"/{target}/{name}", f"{entry}/{name}")
 
 
+def entries(folder: str) -> tuple[set[str], set[str]]:
+    """Of a folder in a layer: the names that are there, and those that it hides."""
+    names = set(posix.listdir(folder))
+    hidden = {name[len(WHITEOUT) :] for name in names if name.startswith(WHITEOUT)}
+    here = {name for name in names if not name.startswith(WHITEOUT) and _leads_somewhere(f"{folder}/{name}")}
+    return here, hidden
+
+
+def _leads_somewhere(entry: str) -> bool:
+    """Whether this entry is no shared file that has been removed since."""
+    mode = mode_of(entry)
+    if mode is None or not stat.S_ISLNK(mode):
+        return mode is not None
+    target = posix.readlink(entry)
+    return not target.startswith("//") or mode_of(target) is not None
+
+
 def normal(path: str) -> str:
     """Normalised, with one slash at its beginning."""
     return "/" + os.path.normpath(path).lstrip("/")
 
 
-def canonical(path: str, follow: bool) -> str:
+def real_folder(path: str) -> str:
+    """A folder without symlinks. Raises OSError where there is none."""
+    fd = posix.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return posix.readlink(f"/proc/self/fd/{fd}")
+    finally:
+        posix.close(fd)
+
+
+def canonical(path: str, follow: bool, real_folder=real_folder) -> str:
     """`path` (absolute, normalised) without symlinks, as far as it exists, on the real file system."""
     for _ in range(40):
         head, tail = os.path.split(path)
         if not tail:
             return path
         try:
-            fd = posix.open(head, os.O_PATH | os.O_CLOEXEC)
-            try:
-                head = posix.readlink(f"/proc/self/fd/{fd}")
-            finally:
-                posix.close(fd)
+            path = os.path.join(real_folder(head), tail)
         except OSError:
-            return os.path.join(canonical(head, True), tail)
-        path = os.path.join(head, tail)
+            return os.path.join(canonical(head, True, real_folder), tail)
         if not follow:
             return path
         try:
-            path = normal(os.path.join(head, posix.readlink(path)))
+            path = normal(os.path.join(os.path.dirname(path), posix.readlink(path)))
         except OSError:
             return path
     return path
@@ -192,6 +216,11 @@ def delete(path: str) -> None:
     for name in posix.listdir(path):
         delete(f"{path}/{name}")
     posix.rmdir(path)
+
+
+def error(number: int, path) -> OSError:
+    """The OSError that functions of `os` raise."""
+    return OSError(number, os.strerror(number), os.fspath(path))
 
 
 def _names(path: str) -> list[str]:

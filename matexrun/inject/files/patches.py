@@ -8,7 +8,6 @@ paths relative to one (`dir_fd`), are passed on. Tried on Python 3.10 to 3.13.
 import _io
 import functools
 import os
-import pathlib
 import posix
 import shutil
 import sys
@@ -68,21 +67,34 @@ def _named(name: str, replacement):
     return functools.update_wrapper(replacement, getattr(posix, name))
 
 
+# Their classes hold functions of `os` as attributes or as defaults of arguments.
+_HOLDERS = ("pathlib", "glob", "tempfile")
+
+
 def _bind(replacements: dict, open_) -> None:
     """Put the replacements in place of the originals, also where modules hold them under names of their own."""
     replacements[_io.open] = open_
     for name, module in list(sys.modules.items()):
-        if name not in ("posix", "_io"):
-            _rebind(module, replacements)
-    if hasattr(pathlib, "_NormalAccessor"):  # of Python 3.10: a class that holds the functions
-        _rebind(pathlib._NormalAccessor, replacements)
+        if name in ("posix", "_io"):
+            continue
+        _rebind(module, replacements)
+        if name.partition(".")[0] in _HOLDERS:
+            for cls in [value for value in vars(module).values() if isinstance(value, type)]:
+                if cls.__module__ == name:
+                    _rebind(cls, replacements)
 
 
 def _rebind(owner, replacements: dict) -> None:
     for name, value in list(getattr(owner, "__dict__", {}).items()):
-        if isinstance(value, types.BuiltinFunctionType) and value in replacements:
-            replacement = replacements[value]
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if isinstance(function, types.BuiltinFunctionType) and function in replacements:
+            replacement = replacements[function]
             setattr(owner, name, staticmethod(replacement) if isinstance(owner, type) else replacement)
+        elif isinstance(owner, type) and isinstance(value, types.FunctionType) and value.__defaults__:
+            value.__defaults__ = tuple(
+                replacements.get(default, default) if isinstance(default, types.BuiltinFunctionType) else default
+                for default in value.__defaults__
+            )
 
 
 def _open(role):

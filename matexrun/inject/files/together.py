@@ -102,7 +102,7 @@ def adopt(seen: tuple[list[tuple], str | None], path=None) -> None:
         inside = root and (name == root or name.startswith(f"{root}/"))
         role.adopt(mine + name[len(root) :] if inside else name, name, kind)
     if mine != root and not mine.startswith(f"{root}/"):
-        role.forget(root)
+        role.own.hide(root)
 
 
 def tree(root: str) -> list[str]:

@@ -6,17 +6,17 @@ rank waits for another, and a rank that has fallen behind rank 0 finds what it w
 """
 
 import errno
+import functools
 import os
 import posix
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from matexrun.inject.files import layers
 from matexrun.inject.files.layers import Layer
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Where `path` (canonical) is really: `real` is None where it is not there. place: "own", "before", "base" (the
     real file system), "private" (outside of all layers). known: a layer mentions it. mode: st_mode, 0 if unknown."""
 
@@ -37,6 +37,9 @@ class View:
     def __init__(self, own: Layer, before: Layer, private: tuple[str, ...], written=lambda path: None):
         self.own, self.before, self.private = own, before, private
         self._layers = (("own", own), ("before", before))
+        # As a rank sees the real file system as it was, it need not ask twice where a folder is.
+        self._real_folder = functools.lru_cache(maxsize=10000)(layers.real_folder)
+        self._inside_private = tuple(f"{folder}/" for folder in private)
         self._written = written
         self._folder = None  # the working folder, where it is not the kernel's
 
@@ -53,7 +56,7 @@ class View:
             if isinstance(found, Found):
                 return found
             path = found
-        raise _error(errno.ELOOP, path)
+        raise layers.error(errno.ELOOP, path)
 
     def _find(self, path: str, follow: bool, stack) -> Found | str:
         """One look through `stack`; a str is the path to look for instead."""
@@ -69,9 +72,9 @@ class View:
                 return Found(path, None, place)
             if seen.kind == "here":
                 return Found(path, seen.path, place, mode=seen.mode)
-            below = self._find(layers.canonical(seen.path, follow), follow, stack[i + 1 :])
+            below = self._find(layers.canonical(seen.path, follow, self._real_folder), follow, stack[i + 1 :])
             return below if isinstance(below, str) else Found(path, below.real, "base", mode=below.mode)
-        canonical = layers.canonical(path, follow)
+        canonical = layers.canonical(path, follow, self._real_folder)
         if canonical != path:
             return canonical
         mode = layers.mode_of(path)
@@ -81,17 +84,19 @@ class View:
         return Found(path, None if mode is None else path, "base", known=False, mode=mode or 0)
 
     def _is_private(self, path: str) -> bool:
-        return any(path == folder or path.startswith(folder + "/") for folder in self.private)
+        return path.startswith(self._inside_private) or path in self.private
 
     # What functions of `os` and libraries ask for. Arguments are paths as scripts give them; errors are those of `os`.
 
     def reading(self, path, follow: bool = True):
         """The real path of an existing file or folder; `path` itself where it is the real one."""
+        if not self.own.exists() and not self.before.exists():
+            return path
         found = self.find(path, follow)
         if not found.known or found.place == "private":
             return path if self._folder is None else found.path
         if found.real is None:
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         return found.real
 
     def writing(self, path, *, keep: bool, create: bool = True, exclusive: bool = False):
@@ -101,10 +106,10 @@ class View:
         if found.place == "private":
             return path if self._folder is None else found.path
         if found.real is None and not create:
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         if found.real is not None:
             if exclusive:
-                raise _error(errno.EEXIST, path)
+                raise layers.error(errno.EEXIST, path)
             if found.place == "own" or not stat.S_ISREG(found.mode):
                 return found.real  # a folder is the caller's error, a pipe or device is no file
         self._check_parent(found.path, path)
@@ -127,7 +132,7 @@ class View:
     def remove(self, path) -> None:
         found = self._existing(path)
         if found.is_folder:
-            raise _error(errno.EISDIR, path)
+            raise layers.error(errno.EISDIR, path)
         if found.place == "private":
             return posix.unlink(found.path)
         self.own.hide(found.path)
@@ -137,9 +142,9 @@ class View:
         if found.place == "private":
             return posix.rmdir(found.path)
         if not found.is_folder:
-            raise _error(errno.ENOTDIR, path)
+            raise layers.error(errno.ENOTDIR, path)
         if self.listdir(path):
-            raise _error(errno.ENOTEMPTY, path)
+            raise layers.error(errno.ENOTEMPTY, path)
         self.own.hide(found.path)
 
     def mkdir(self, path, mode: int = 0o777) -> None:
@@ -147,7 +152,7 @@ class View:
         if found.place == "private":
             return posix.mkdir(found.path, mode)
         if found.real is not None:
-            raise _error(errno.EEXIST, path)
+            raise layers.error(errno.EEXIST, path)
         self._check_parent(found.path, path)
         posix.mkdir(self.own.place(found.path), mode | 0o700 | layers.OPAQUE)
 
@@ -159,7 +164,7 @@ class View:
     def symlink(self, target, path) -> None:
         found = self.find(path, False)
         if found.place != "private" and found.real is not None:
-            raise _error(errno.EEXIST, path)
+            raise layers.error(errno.EEXIST, path)
         if found.place != "private":
             self._check_parent(found.path, path)
         target = os.fsdecode(target)
@@ -169,7 +174,7 @@ class View:
     def link(self, source, path) -> None:
         old, new = self._existing(source), self.find(path, False)
         if new.real is not None and layers.mode_of(new.real) is not None:
-            raise _error(errno.EEXIST, path)
+            raise layers.error(errno.EEXIST, path)
         self._check_parent(new.path, path)
         named = old.path if old.place == "private" else self._take(old, keep=True)
         posix.link(named, new.path if new.place == "private" else self.own.place(new.path), follow_symlinks=False)
@@ -178,11 +183,11 @@ class View:
         old, new = self._existing(source), self.find(path, False)
         there = new.real if new.real is None else layers.mode_of(new.real)
         if there is not None and stat.S_ISDIR(there) != old.is_folder:
-            raise _error(errno.ENOTDIR if old.is_folder else errno.EISDIR, path)
+            raise layers.error(errno.ENOTDIR if old.is_folder else errno.EISDIR, path)
         if there is not None and old.is_folder and new.path != old.path and self.listdir(path):
-            raise _error(errno.ENOTEMPTY, path)
+            raise layers.error(errno.ENOTEMPTY, path)
         if old.is_folder and new.path.startswith(old.path + "/"):
-            raise _error(errno.EINVAL, path)
+            raise layers.error(errno.EINVAL, path)
         if new.path == old.path:
             return
         self._check_parent(new.path, path)
@@ -201,7 +206,7 @@ class View:
     def listdir(self, path=".") -> list[str]:
         found = self.find(path)
         if found.real is None:
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         if not found.known or not found.is_folder:
             return posix.listdir(found.real)  # raises ENOTDIR for a file
         if found.place == "private":
@@ -217,29 +222,17 @@ class View:
                 return self._names(seen.path, stack[i + 1 :])
             if seen.kind != "here" or not stat.S_ISDIR(seen.mode):
                 return set()
-            entries = set(posix.listdir(seen.path))
-            hidden = {name[len(layers.WHITEOUT) :] for name in entries if name.startswith(layers.WHITEOUT)}
-            here = {name for name in entries if not name.startswith(layers.WHITEOUT)}
-            here = {name for name in here if self._leads_somewhere(f"{seen.path}/{name}")}
+            here, hidden = layers.entries(seen.path)
             return here if seen.opaque else here | (self._names(path, stack[i + 1 :]) - hidden)
         try:
             return set(posix.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
             return set()
 
-    @staticmethod
-    def _leads_somewhere(entry: str) -> bool:
-        """Whether this entry of a layer is no shared file that has been removed since."""
-        mode = layers.mode_of(entry)
-        if mode is None or not stat.S_ISLNK(mode):
-            return mode is not None
-        target = posix.readlink(entry)
-        return not target.startswith("//") or layers.mode_of(target) is not None
-
     def chdir(self, path) -> None:
         found = self.find(path)
         if found.real is None:
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         exists = layers.mode_of(found.path) is not None
         posix.chdir(found.path if exists else found.real)
         self._folder = None if exists else found.path
@@ -259,25 +252,21 @@ class View:
         elif found.known or found.path != target:
             self.own.share(found.path, target)
 
-    def forget(self, path: str) -> None:
-        """Let nothing be at `path`, which rank 0 alone calls so."""
-        self.own.hide(path)
-
     def _existing(self, path) -> Found:
         found = self.find(path, False)
         if found.real is None and not (found.place == "base" and found.known):
             # Known, but not there: a large file that rank 0 has meanwhile removed, which alone would still be here.
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         if found.place == "private" and not found.mode:
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         return found
 
     def _check_parent(self, canonical: str, path) -> None:
         parent = self.find(os.path.dirname(canonical))
         if parent.real is None or (parent.place == "private" and not parent.mode):
-            raise _error(errno.ENOENT, path)
+            raise layers.error(errno.ENOENT, path)
         if not parent.is_folder:
-            raise _error(errno.ENOTDIR, path)
+            raise layers.error(errno.ENOTDIR, path)
 
     def _take(self, found: Found, keep: bool) -> str:
         """Bring what was found into the scratch layer: with its contents, or (keep=False) an empty file instead. Of a
@@ -302,7 +291,3 @@ class View:
             for name in self.listdir(path):
                 self._take_tree(f"{path}/{name}")
         return scratch
-
-
-def _error(number: int, path) -> OSError:
-    return OSError(number, os.strerror(number), os.fspath(path))
