@@ -10,8 +10,7 @@ import threading
 import tensorflow as tf
 
 from matexrun.collectives import ops
-from matexrun.errors import ContractError
-from matexrun.inject import lifecycle, loops, patching, step
+from matexrun.inject import lifecycle, loops, patching, per_rank, sparse, step
 from matexrun.inject.tensorflow import warn
 
 _tapes = threading.local()
@@ -83,8 +82,11 @@ def applied(optimizer, grads: list, variables: list) -> list:
 
     Outside a step all ranks have computed the same whole batch, and rank 0's gradients are everyone's.
     """
+    if sparse.trying():
+        return grads
     current = step.current()
     if current is None:
+        per_rank.refuse("a training loop of the script's own")
         if not loops.eager.trained():
             warn(
                 "an optimizer is applied in code that matexrun cannot split, so all ranks do the same work; the result "
@@ -92,11 +94,11 @@ def applied(optimizer, grads: list, variables: list) -> list:
                 "--eager-loops split"
             )
         whole = step.Step(tf.constant(int(lifecycle.rank() == 0)), tf.constant(1), True, ops.Order(), False, True)
-        return combine(grads, variables, whole)
+        return combine(grads, variables, whole, optimizer=optimizer)
     current.settles([*variables, *variables_of(optimizer)])
     if current.by_tape and current.combined:
         return grads
-    return combine(grads, variables, current, id(optimizer) in current.weighted)
+    return combine(grads, variables, current, id(optimizer) in current.weighted, optimizer)
 
 
 def variables_of(optimizer) -> list:
@@ -105,24 +107,21 @@ def variables_of(optimizer) -> list:
     return list(variables() if callable(variables) else variables)
 
 
-def combine(grads: list, variables: list, current: step.Step, weighted: bool = False) -> list:
-    """The gradients of the whole batch; None stays None, IndexedSlices stay what they are.
+def combine(grads: list, variables: list, current: step.Step, weighted: bool = False, optimizer=None) -> list:
+    """The gradients of the whole batch; None stays None, IndexedSlices stay what they are or become dense (`sparse`).
 
-    weighted: the loss was multiplied by the slice's weight already. Raises ContractError for slices in a jit cluster.
+    weighted: the loss was multiplied by the slice's weight already.  optimizer: the one that applies them, where that
+    is known. Raises as `sparse.dense`.
     """
     current.combined = True
     weight = None if weighted else current.weight
     result, dense = list(grads), []
     for i, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
         if isinstance(grad, tf.IndexedSlices):
-            # Not made dense: Keras' Adam leaves rows without a gradient alone, momentum included.
-            if current.jit:
-                raise ContractError(
-                    f"the gradient of {variable.name!r} consists of slices, which XLA cannot gather from the other "
-                    "ranks: compile with jit_compile=False"
-                )
-            result[i] = ops.allgather_slices(grad, current.order, weight)
-            continue
+            result[i] = sparse.dense(grad, variable, optimizer, current)
+            if result[i] is None:
+                result[i] = ops.allgather_slices(grad, current.order, weight)
+                continue
         if result[i] is not None:
             # A gradient can have lost its shape (behind a masked RNN); the reduction needs it.
             result[i] = tf.ensure_shape(result[i], variable.shape)

@@ -118,8 +118,6 @@ def _checked(key: str, value: object, origin: str) -> object:
 
 def _check_together(options: Options) -> None:
     """Raise UsageError for options that mean nothing beside the others."""
-    if options.batch == "per-rank":
-        raise UsageError("--batch per-rank is not available yet: leave it out (the batch size is the global one)")
     if options.batch == "global" and (options.scale_lr != "none" or options.warmup_steps):
         raise UsageError(
             "--scale-lr and --warmup-steps need --batch per-rank: without it the batch is as large as the script says, "

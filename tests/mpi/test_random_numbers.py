@@ -3,6 +3,8 @@
 import parity
 import pytest
 
+pytestmark = pytest.mark.timeout(700)
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):

@@ -5,6 +5,8 @@ import re
 import parity
 import pytest
 
+pytestmark = pytest.mark.timeout(700)
+
 
 def run(folder, *args, options=()):
     return parity.run(folder / "run", parity.SCRIPTS / "diverging.py", *args, ranks=2, options=options)

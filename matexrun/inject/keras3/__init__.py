@@ -3,6 +3,7 @@
 data        each rank gets its slice of every batch, with the numbers of rows (n_r, n)
 trainer     the step sees the slice; before the first one the model is built, synchronised and probed
 optimizer   gradients are combined where they are applied
+per_rank    larger batches (--batch per-rank); learning_rate scales the rate to them
 losses      divisors that belong to the whole batch
 metrics     states that are the whole data's on every rank
 batchnorm   statistics of the whole batch (--sync-batchnorm)
@@ -13,11 +14,23 @@ writers     files written once
 """
 
 from matexrun.inject import lifecycle, randomness
-from matexrun.inject.keras3 import batchnorm, callbacks, data, losses, metrics, optimizer, trainer, writers
+from matexrun.inject.keras3 import (
+    batchnorm,
+    callbacks,
+    data,
+    learning_rate,
+    losses,
+    metrics,
+    optimizer,
+    per_rank,
+    trainer,
+    writers,
+)
 
 
 def patch() -> None:
     """Apply every patch once. Raises PatchError where Keras is not as expected."""
     randomness.patch_keras(lifecycle.rank())
-    for subject in (data, losses, metrics, batchnorm, optimizer, trainer, callbacks, writers):
+    subjects = (data, losses, metrics, batchnorm, optimizer, learning_rate, trainer, per_rank, callbacks, writers)
+    for subject in subjects:
         subject.patch()

@@ -10,6 +10,11 @@ from matexrun.inject import gradients, patching, step
 _local = threading.local()
 
 
+def applying() -> bool:
+    """Whether an optimizer is making an update."""
+    return getattr(_local, "applying", False)
+
+
 def patch() -> None:
     """Patch `apply` of every optimizer class: LossScaleOptimizer, and subclasses of the user's, have their own. And
     `scale_loss` of LossScaleOptimizer."""
@@ -28,7 +33,7 @@ def patch() -> None:
 
     @patching.overrides(BaseOptimizer, "apply")
     def apply(original, self, grads, trainable_variables=None, **kwargs):
-        if getattr(_local, "applying", False):  # an inner optimizer, or super().apply()
+        if applying():  # an inner optimizer, or super().apply()
             return original(self, grads, trainable_variables, **kwargs)
         grads = list(grads)
         if trainable_variables is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from matexrun.errors import InexactError
-from matexrun.inject import lifecycle
+from matexrun.inject import lifecycle, sparse
 from matexrun.inject.keras3 import metrics
 from matexrun.inject.tensorflow import warn
 
@@ -76,9 +76,14 @@ def decide(problems: list[str], adds_up: dict[int, bool], able: bool, own_metric
 
 def reason_against_jit(model) -> str | None:
     """Why XLA cannot compile this model's step, or None."""
+    # In a step of the user's, gradients are combined before it is known what becomes of them.
+    optimizer = model.optimizer if type(model).train_step.__module__.startswith("keras.") else None
     for layer in model._flatten_layers():
-        if type(layer).__name__ == "Embedding" and layer.trainable:
-            return f"the gradient of the layer {layer.name!r} consists of slices, and XLA cannot gather them"
+        if type(layer).__name__ == "Embedding" and layer.trainable and not sparse.compilable(optimizer):
+            return (
+                f"the gradient of the layer {layer.name!r} consists of slices, and XLA cannot gather them "
+                "(--sparse tells which optimizers can do without)"
+            )
     for metric in _user_metrics(model):
         if metric not in metrics.additive:
             return f"the metric {metric.name!r} is not a sum over rows, and XLA cannot gather rows from the other ranks"

@@ -9,7 +9,7 @@ import functools
 import tensorflow as tf
 
 from matexrun.collectives import ops
-from matexrun.inject import divergence, outputs, patching, slices, step
+from matexrun.inject import divergence, outputs, patching, per_rank, slices, step
 from matexrun.inject.keras3 import probe, state
 from matexrun.inject.loops import steps
 from matexrun.inject.tensorflow import warn
@@ -64,6 +64,8 @@ class StepFunction:
 
     def __call__(self, iterator):
         if not isinstance(iterator, tf.data.Iterator):
+            if self._training:
+                per_rank.refuse("train_on_batch")
             iterator = map(slices.split, iterator)  # train_on_batch and test_on_batch
         if self._run is None:
             iterator = self._prepare(iterator)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import InexactError
-from matexrun.inject import divergence, lifecycle, patching, slices, step
+from matexrun.inject import divergence, lifecycle, patching, per_rank, slices, step
 from matexrun.inject.loops import drawn, trial
 from matexrun.inject.loops.batch import Arguments
 from matexrun.inject.loops.counts import counts
@@ -68,6 +68,8 @@ class Boundary:
     def __call__(self, arguments: Arguments):
         if self._trains is None:
             self._first(arguments)
+            if self._trains:
+                per_rank.refuse(f"what the function {self.name} trains on")
         result = self._result(arguments)
         if self._trains:
             self._watch.updated()

@@ -15,10 +15,12 @@ tf_keras runs its steps under AutoGraph, and keeps its own names and rules: henc
 both is imported from `keras3`.
 """
 
+from matexrun.inject import per_rank
 from matexrun.inject.tf_keras import callbacks, data, losses, metrics, optimizer, randomness, trainer, writers
 
 
 def patch() -> None:
     """Apply every patch once. Raises PatchError where tf_keras is not as expected; tried on tf_keras 2.18 to 2.21."""
+    per_rank.refuse("tf_keras")
     for subject in (randomness, data, losses, metrics, optimizer, trainer, callbacks, writers):
         subject.patch()

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from matexrun.errors import ContractError, UsageError
-from matexrun.inject import lifecycle, patching
+from matexrun.inject import lifecycle, patching, per_rank
 from matexrun.inject.tensorflow import warn
 from matexrun.inject.v1 import feeds as feeding
 from matexrun.inject.v1 import graphs, plans, probe, results, variables
@@ -71,6 +71,7 @@ def _run(session, plan, feeds, run):
     if getattr(_local, "plain", False) or not plan.trains:
         variables.unsettle(session, plan.unsettles)
         return run(plan.fetches, {**feeds, **plan.feeds()})
+    per_rank.refuse("Session.run")
     return _train(session, plan, feeds, run)
 
 
