@@ -1,5 +1,6 @@
 """Training loops written by hand, with a tf.function around the step."""
 
+import multiprocessing
 import os
 import tempfile
 
@@ -422,6 +423,47 @@ def pipelines(jit):
         ]
         history = [[float(step(*batch)) for batch in pipeline] for pipeline in pipelines]
     return {"history": history, "weights": weights(model)}
+
+
+@case
+def trains_twice(jit):
+    """fit and a loop of the script's own, in turn."""
+    x, y = scaled(*table(21))
+    model, optimizer, results = network(), keras.optimizers.SGD(0.05), []
+    model.compile(adam(), "mse")
+
+    @tf.function(jit_compile=jit)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    for _ in range(2):
+        results += model.fit(x, y, batch_size=BATCH, verbose=0).history["loss"]
+        results += [float(step(*batch)) for batch in batches(x, y, epochs=1)]
+    return {"history": results, "weights": weights(model)}
+
+
+def squares(numbers, queue):
+    """What a worker process does: it imports TensorFlow, and computes with it."""
+    queue.put(tf.square(numbers).numpy().tolist())
+
+
+@case
+def spawned_worker(jit):
+    """A process of the script's own, between two parts of the training."""
+    x, y = scaled(*table(21))
+    model = network()
+    model.compile(adam(), "mse", jit_compile=jit)
+    first = model.fit(x, y, batch_size=BATCH, verbose=0).history["loss"]
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    worker = context.Process(target=squares, args=(y[:4], queue))
+    worker.start()
+    answer = queue.get(timeout=120)
+    worker.join()
+    return {"history": [first, model.fit(x, y, batch_size=BATCH, verbose=0).history["loss"], answer, worker.exitcode]}
 
 
 if __name__ == "__main__":
