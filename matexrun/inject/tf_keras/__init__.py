@@ -5,6 +5,7 @@ trainer     the step sees the slice; before the first one the model is built, sy
 optimizer   gradients are combined where they are applied; current and legacy optimizers
 losses      divisors that belong to the whole batch
 metrics     states that are the whole data's on every rank
+batchnorm   statistics of the whole batch (--sync-batchnorm)
 probe       user-written losses and metrics that slices cannot make up
 state       same start, averaged moving statistics, divergence
 randomness  dropout differs between ranks
@@ -16,11 +17,21 @@ both is imported from `keras3`.
 """
 
 from matexrun.inject import per_rank
-from matexrun.inject.tf_keras import callbacks, data, losses, metrics, optimizer, randomness, trainer, writers
+from matexrun.inject.tf_keras import (
+    batchnorm,
+    callbacks,
+    data,
+    losses,
+    metrics,
+    optimizer,
+    randomness,
+    trainer,
+    writers,
+)
 
 
 def patch() -> None:
     """Apply every patch once. Raises PatchError where tf_keras is not as expected; tried on tf_keras 2.18 to 2.21."""
     per_rank.refuse("tf_keras")
-    for subject in (randomness, data, losses, metrics, optimizer, trainer, callbacks, writers):
+    for subject in (randomness, data, losses, metrics, batchnorm, optimizer, trainer, callbacks, writers):
         subject.patch()

@@ -1,11 +1,11 @@
-"""Decisions of callbacks are one decision of all ranks; only rank 0 shows progress and writes logs."""
+"""Decisions of callbacks are one decision of all ranks; only rank 0 shows progress. What they write: see `files`."""
 
 from matexrun.inject import lifecycle
 from matexrun.inject.keras3 import callbacks as keras3
 
 
 def patch() -> None:
-    """Patch CallbackList, where fit, evaluate and predict call all callbacks, and the callbacks that only write."""
+    """Patch CallbackList, where fit, evaluate and predict call all callbacks, and the callbacks that only show."""
     from tf_keras.src import callbacks
 
     for name, parameters in (
@@ -15,5 +15,5 @@ def patch() -> None:
     ):
         keras3.agree(callbacks.CallbackList, name, parameters, "stop_training")
     if lifecycle.rank() != 0:
-        for cls in (callbacks.CSVLogger, callbacks.ProgbarLogger, callbacks.RemoteMonitor, callbacks.TensorBoard):
+        for cls in (callbacks.ProgbarLogger, callbacks.RemoteMonitor):
             keras3.silence(cls)

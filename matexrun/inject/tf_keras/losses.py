@@ -7,6 +7,7 @@ import tensorflow as tf
 from matexrun.collectives import ops
 from matexrun.errors import InexactError
 from matexrun.inject import patching, step
+from matexrun.inject.keras3.losses import of_batch
 from matexrun.inject.tf_keras import metrics
 
 _MEANS = ("auto", "sum_over_batch_size")
@@ -26,15 +27,18 @@ def patch() -> None:
         current = step.current()
         if current is None:
             return original(self, y_true, y_pred, *args, **kwargs)
-        if not self.built:
-            self.build(y_pred)
-        if any(loss is not None and loss.reduction == "none" for loss in self._losses):
+        with metrics.together(current):
+            return original(self, y_true, y_pred, *args, **kwargs)
+
+
+def check(model) -> None:
+    """Raise InexactError where compile() was given a loss without a reduction."""
+    for loss in tf.nest.flatten(model.compiled_loss and model.compiled_loss._losses):
+        if getattr(loss, "reduction", None) == "none":
             raise InexactError(
                 'compile() was given a loss with the reduction "none", which has no value that slices of a batch could '
                 'be combined to; use "sum", which gives the same gradients'
             )
-        with metrics.together(current):
-            return original(self, y_true, y_pred, *args, **kwargs)
 
 
 def _patch_reduction(losses_utils) -> None:
@@ -45,8 +49,13 @@ def _patch_reduction(losses_utils) -> None:
     def compute_weighted_loss(losses, sample_weight=None, reduction="sum_over_batch_size", name=None):
         loss = original(losses, sample_weight, reduction, name)
         current = step.current()
-        if current is None or reduction == "none":
+        if current is None or reduction == "none" or not current.is_on([losses]):
             return loss  # what a step of the user's makes of values per row is its own business
+        loss = of_slice(loss, losses, sample_weight, reduction, current)
+        return of_batch(loss, current) if current.drawn else loss
+
+    def of_slice(loss, losses, sample_weight, reduction, current):
+        """A loss L_r with sum(n_r/n * L_r) = L."""
         if losses.shape.rank == 0:
             if sample_weight is not None and tf.convert_to_tensor(sample_weight).shape.rank:
                 raise InexactError(
@@ -72,7 +81,7 @@ def _patch_mask(losses_utils) -> None:
     def apply_valid_mask(losses, sw, mask, reduction):
         """A mean over what is valid: tf_keras weights each valid value by all/valid, which are the whole batch's."""
         current = step.current()
-        if current is None or mask is None or reduction not in _MEANS:
+        if current is None or mask is None or reduction not in _MEANS or not current.is_on([mask]):
             return original(losses, sw, mask, reduction)
         mask = tf.cast(mask, losses.dtype)
         (_, total), (_, valid) = _whole(tf.size(mask), current), _whole(tf.reduce_sum(mask), current)

@@ -28,7 +28,7 @@ def patch() -> None:
     @patching.overrides(Metric, "update_state")
     def update_state(original, self, *args, **kwargs):
         current = step.current()
-        if current is None or getattr(_local, "inside", False):
+        if current is None or getattr(_local, "inside", False) or not current.is_on(tf.nest.flatten((args, kwargs))):
             return original(self, *args, **kwargs)
         _local.inside = True
         try:
@@ -110,13 +110,16 @@ def _keep(changes: list, current) -> None:
 
 
 def _build_late(metric, args) -> None:
-    """AUC(multi_label=True), F1Score and R2Score make their variables at the first update; have them before it.
+    """AUC(multi_label=True), F1Score, R2Score and MeanTensor make their variables at the first update; have them before
+    it.
 
-    Their _build takes the shape of y_pred, or of y_true and y_pred (tf_keras 2.18 to 2.21).
+    They do so in a method that takes the shape of y_pred, or of y_true and y_pred (tf_keras 2.18 to 2.21).
     """
-    if getattr(metric, "_built", True) is False and hasattr(metric, "_build"):
-        shapes = [tf.convert_to_tensor(tensor).shape for tensor in args[:2]]
-        metric._build(*shapes[-len(inspect.signature(metric._build).parameters) :])
+    for flag, method in (("_built", "_build"), ("built", "build")):
+        if getattr(metric, flag, True) is False:
+            shapes = [tf.convert_to_tensor(tensor).shape for tensor in args[:2]]
+            build = getattr(metric, method)
+            build(*shapes[-len(inspect.signature(build).parameters) :])
 
 
 def classify(metric, args, kwargs) -> str:

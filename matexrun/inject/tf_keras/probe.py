@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
+from matexrun.inject import sparse
 from matexrun.inject.keras3 import probe as keras3
 from matexrun.inject.tf_keras import metrics
 from matexrun.inject.tf_keras.data import Slice
@@ -34,23 +35,41 @@ def check(model, first: Slice) -> None:
     --inexact warn); remembers which of the user's metrics add up."""
     rows, wanted = int(first.rows), needed(model)
     problems, adds_up = [], {}
-    if wanted and rows >= 2:
+    if wanted:
+        data = _unpack(first.data)
         with _state_kept(model):
-            cuts = ((0, rows), (0, rows // 2), (rows // 2, rows))
-            parts = [_Part(model, *keras3.between(_unpack(first.data), *cut)) for cut in cuts]
-            problems = _check_losses(model, parts)
-            adds_up = _check_metrics(model, parts)
+            whole = _Part(model, *data)
+            _build_compiled(model, whole)  # on all ranks, also on one without rows to try
+            if rows >= 2:
+                halves = [keras3.between(data, 0, rows // 2), keras3.between(data, rows // 2, rows)]
+                parts = [whole, *(_Part(model, *half) for half in halves)]
+                problems = _check_losses(model, parts)
+                adds_up = _check_metrics(model, parts)
     keras3.decide(problems, adds_up, rows >= 2 or not wanted, _user_metrics(model), metrics.additive)
+
+
+def _build_compiled(model, part) -> None:
+    """Have the objects that compile(loss=..., metrics=...) stands for."""
+    if model.compiled_loss is not None and not model.compiled_loss.built:
+        model.compiled_loss.build(part.y_pred)
+    if model.compiled_metrics is not None and not model.compiled_metrics.built and part.y is not None:
+        model.compiled_metrics.build(part.y_pred, part.y)
 
 
 def reason_against_jit(model) -> str | None:
     """Why XLA cannot compile this model's step, or None."""
+    # In a step of the user's, gradients are combined before it is known what becomes of them.
+    optimizer = model.optimizer if type(model).train_step.__module__.startswith("tf_keras.") else None
     for layer in model._flatten_layers():
-        if type(layer).__name__ == "Embedding" and layer.trainable:
-            return f"the gradient of the layer {layer.name!r} consists of slices, and XLA cannot gather them"
+        if type(layer).__name__ == "Embedding" and layer.trainable and not sparse.compilable(optimizer):
+            return (
+                f"the gradient of the layer {layer.name!r} consists of slices, and XLA cannot gather them "
+                "(--sparse tells which optimizers can do without)"
+            )
     for metric in _user_metrics(model):
         if metric not in metrics.additive:
-            return f"the metric {metric!r} is not a sum over rows, and XLA cannot gather rows from the other ranks"
+            name = getattr(metric, "name", None) or getattr(metric, "__name__", metric)
+            return f"the metric {name!r} is not a sum over rows, and XLA cannot gather rows from the other ranks"
     return None
 
 
@@ -92,8 +111,6 @@ def _values_of_losses(model, parts) -> list:
     LossesContainer, which knows what output each belongs to, and listened to."""
     if not _user_losses(model):
         return []
-    if not model.compiled_loss.built:
-        model.compiled_loss.build(parts[0].y_pred)
     heard = []
     for loss in _user_losses(model):
         values, call = [], loss.call
@@ -116,17 +133,18 @@ def _check_metrics(model, parts) -> dict[int, bool]:
     Where a state does not change at all, the answer would say nothing, and counts as no.
     """
     compiled, states = model.compiled_metrics, []
-    if compiled is None or not _user_metrics(model):
+    if compiled is None or not compiled.built:
         return {}
-    compiled.update_state(parts[0].y, parts[0].y_pred, parts[0].weight)  # builds them
+    compiled.update_state(parts[0].y, parts[0].y_pred, parts[0].weight)  # some make variables only now
     own = {i: metric for i, metric in enumerate(_user_metrics(model)) if metric in compiled.metrics}
     for part in parts:
-        compiled.reset_state()
+        model.reset_metrics()
         start = {i: [v.numpy() for v in metric.variables] for i, metric in own.items()}
         compiled.update_state(part.y, part.y_pred, part.weight)
         states.append(
             {i: [v.numpy() - old for v, old in zip(m.variables, start[i], strict=True)] for i, m in own.items()}
         )
+    # Without variables, a metric keeps its state where we cannot see it.
     return {i: bool(states[0][i]) and all(map(keras3.adds_up, *(state[i] for state in states))) for i in own}
 
 

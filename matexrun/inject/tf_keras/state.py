@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from matexrun.inject import divergence, gradients
+from matexrun.inject import gradients
 from matexrun.inject.keras3 import state as keras3
 
 rollback = keras3.rollback
@@ -31,9 +31,9 @@ def synchronise(model) -> None:
     keras3.make_equal([*weights(model), *optimizer_variables(model)])
 
 
-def check_equal(model) -> None:
-    """Raise ContractError where a trainable or optimizer variable differs between ranks. Collective."""
-    divergence.assert_equal([*weights(model, "trainable_weights"), *optimizer_variables(model)])
+def trained(model) -> list:
+    """What every update must leave equal on all ranks: trainable weights and the optimizer's variables."""
+    return [*weights(model, "trainable_weights"), *optimizer_variables(model)]
 
 
 def settle(model) -> None:

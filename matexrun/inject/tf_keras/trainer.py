@@ -5,15 +5,19 @@ broadcast, and user-written losses and metrics are probed.
 """
 
 import functools
+import weakref
 
 import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import UsageError
-from matexrun.inject import outputs, patching, slices, step
+from matexrun.inject import divergence, outputs, patching, slices, step
+from matexrun.inject.loops import steps
 from matexrun.inject.tensorflow import warn
-from matexrun.inject.tf_keras import probe, state
+from matexrun.inject.tf_keras import losses, probe, state
 from matexrun.inject.tf_keras.data import Slice
+
+_trials: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # model: what a trial of the user's step has found
 
 
 def patch() -> None:
@@ -43,6 +47,7 @@ def patch() -> None:
     def fit(original, self, *args, **kwargs):
         state.synchronise(self)
         history = original(self, *args, **kwargs)
+        divergence.assert_equal(state.trained(self), "at the end of training")
         state.settle(self)
         return history
 
@@ -57,7 +62,8 @@ def patch() -> None:
 def _step(original, model, data, *, name: str):
     if not isinstance(data, Slice):  # super().train_step(), or one that the script calls itself
         return original(model, data)
-    training, by_user = name == "train_step", not getattr(type(model), name).__module__.startswith("tf_keras.")
+    training, by_user = name == "train_step", _is_users(model, name)
+    as_sum, kinds = _trials.get(model, (None, None)) if training else (None, None)
     current = step.Step(
         data.rows,
         data.total,
@@ -66,12 +72,19 @@ def _step(original, model, data, *, name: str):
         jit=bool(model.jit_compile),
         eager=tf.executing_eagerly(),
         by_tape=training and by_user,
+        by_hand=training and by_user,
+        as_sum=as_sum,
     )
     with step.entered(current):
         saved = state.snapshot(model) if training else []
         logs = original(model, data.data)
         state.rollback(current.counts, saved)
-        return outputs.combine_logs(logs, current) if by_user else logs
+        return outputs.combine_logs(logs, current, kinds) if by_user else logs
+
+
+def _is_users(model, name: str) -> bool:
+    """Whether the user has written this step of the model's."""
+    return not getattr(type(model), name).__module__.startswith("tf_keras.")
 
 
 def _make_function(original, model, force=False, *, name: str):
@@ -83,30 +96,40 @@ def _make_function(original, model, force=False, *, name: str):
     if getattr(model, attribute) is not None and not force:
         return getattr(model, attribute)
     function, begun = original(model, force), False
+    watch = divergence.Watch(functools.partial(state.trained, model))
 
     def run(iterator):
         nonlocal begun
-        if begun:
-            return function(iterator)
-        begun = True
-        logs = function(_prepare(model, iterator))
+        if not begun:
+            iterator = _prepare(model, iterator, name)
+            begun = True
+        logs = function(iterator)
         if name == "train":
-            state.check_equal(model)
+            watch.updated(_steps(model))
         return logs
 
     setattr(model, attribute, run)
     return run
 
 
-def _prepare(model, iterator):
+def _steps(model) -> int:
+    """Steps in one execution of the functions."""
+    return 1 if model.steps_per_execution is None else int(model.steps_per_execution)
+
+
+def _prepare(model, iterator, name: str):
     """Everything that must be true before the first forward pass. Returns the iterator to use for the first call."""
-    if not model.built or probe.needed(model):
+    by_user = name == "train" and _is_users(model, "train_step")
+    losses.check(model)
+    if not model.built or probe.needed(model) or by_user:
         first = next(iterator)
         if not model.built:
             probe.build(model, first.data)
         probe.check(model, first)
-        steps = 1 if model.steps_per_execution is None else int(model.steps_per_execution)
-        iterator = slices.put_back(first, iterator, steps)
+        if by_user:
+            settled = state.weights(model, "non_trainable_weights")
+            _trials[model] = steps.tried(model.train_step, first.data, int(first.rows), settled)
+        iterator = slices.put_back(first, iterator, _steps(model))
     for layer in model._flatten_layers():
         if getattr(layer, "states", None) is not None and getattr(layer, "stateful", False):
             raise UsageError(

@@ -23,11 +23,9 @@ def patch() -> None:
 
     @patching.method(WorkerTrainingState, "back_up", ("epoch", "batch"))
     def back_up(original, self, *args, **kwargs):
-        keras3.saves(lambda model: original(self, *args, **kwargs), state.settle)(self._model)
-
-    @patching.method(WorkerTrainingState, "delete_backup", ())
-    def delete_backup(original, self):
-        keras3.one_writer(lambda: original(self), "BackupAndRestore")
+        """Its tf.train.CheckpointManager writes once (`inject.files.checkpoints`), and all ranks must know what."""
+        state.settle(self._model)
+        return original(self, *args, **kwargs)
 
     patching.check_signature(data_utils.get_file, ("fname", "origin"))
     patching.everywhere(data_utils.get_file, keras3.downloads(data_utils.get_file), "tf_keras")
