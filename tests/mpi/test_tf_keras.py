@@ -28,7 +28,9 @@ def run(tmp_path_factory):
 
     @functools.cache
     def run(script, ranks, args):
-        return parity.run(tmp_path_factory.mktemp(script) / "run", parity.SCRIPTS / script, *args, ranks=ranks)
+        return parity.run(
+            tmp_path_factory.mktemp(script) / "run", parity.SCRIPTS / script, *args, ranks=ranks, timeout=600
+        )
 
     return run
 

@@ -12,7 +12,7 @@ def tried(train_step, batch, rows: int, settled: list = ()):
     """(as_sum, kinds of the flat logs) for `step.Step` and `outputs.combine_logs`, or (None, None) where a trial is
     impossible (ragged and sparse batches, a batch of one row). Collective; variables are left as they were.
 
-    batch, rows: this rank's slice of the first batch, and its n_r.  settled: variables that may differ between the ranks,
+    batch, rows: this rank's slice of the first batch, and its n_r.  settled: variables that may differ between ranks,
     because they are made equal before they are used: moving statistics (`state.settle`).
     """
     if any(isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in tf.nest.flatten(batch)):
