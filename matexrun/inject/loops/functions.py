@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import InexactError
-from matexrun.inject import divergence, lifecycle, patching, per_rank, slices, step
+from matexrun.inject import divergence, lifecycle, patching, per_rank, replicas, slices, step
 from matexrun.inject.loops import drawn, trial
 from matexrun.inject.loops.batch import Arguments
 from matexrun.inject.loops.counts import counts
@@ -107,7 +107,7 @@ class Boundary:
                 "work; the result is right, but no sooner: give it the batch as an argument"
             )
         if self._trains:
-            trial.synchronise(self.variables)
+            replicas.make_equal(self.variables)
 
     def _updated(self) -> list:
         return [variable for variable in self.variables if id(variable.handle) in self.settled]

@@ -59,13 +59,6 @@ def run(boundary, arguments, plan: parts.Plan | None):
     return plan, whole.result
 
 
-def synchronise(variables: list) -> None:
-    """Give every rank rank 0's variables before the first step. Collective."""
-    from matexrun.inject.keras3 import state
-
-    state.make_equal(variables)
-
-
 class Traits:
     """What a traced function does that a comparison must know.  random: it draws random numbers, so that slices differ
     from the whole.  half: it computes in float16 or bfloat16."""
@@ -78,7 +71,6 @@ class Traits:
         self.random = any("Random" in kind or "Multinomial" in kind for kind in kinds)
         self._graph = graph
         self.half = any(value.type in half for node in nodes for value in node.attr.values())
-
 
     def fixed_draw(self, rows: int) -> list | None:
         """The shape of random numbers that are drawn for a batch of `rows` rows, whatever the batch; None: of none."""

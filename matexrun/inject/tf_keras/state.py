@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from matexrun.inject import gradients
+from matexrun.inject import gradients, replicas
 from matexrun.inject.keras3 import state as keras3
 
 rollback = keras3.rollback
@@ -28,7 +28,7 @@ def optimizer_variables(model) -> list:
 
 def synchronise(model) -> None:
     """Give every rank rank 0's weights and optimizer state. Collective. Raises ContractError where models differ."""
-    keras3.make_equal([*weights(model), *optimizer_variables(model)])
+    replicas.make_equal([*weights(model), *optimizer_variables(model)])
 
 
 def trained(model) -> list:
@@ -39,7 +39,7 @@ def trained(model) -> list:
 def settle(model) -> None:
     """Make the weights that no optimizer updates equal on all ranks again: BatchNormalization's moving statistics are
     averaged. Collective."""
-    keras3.settle_variables(weights(model, "non_trainable_weights"))
+    replicas.settle(weights(model, "non_trainable_weights"))
 
 
 def snapshot(model) -> list:
