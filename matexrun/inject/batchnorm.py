@@ -4,12 +4,33 @@ Mean and variance depend on the rows of all ranks, and so do the gradients with 
 through one collective of the step.
 """
 
+import functools
+
 import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import InexactError
 from matexrun.inject import lifecycle, step
 from matexrun.inject.tensorflow import warn
+
+
+class _Used:
+    yet = False  # whether statistics of whole batches were asked for in this process
+
+
+@functools.cache
+def expect() -> None:
+    """Have the script's end say so where --sync-batchnorm was given and came to nothing."""
+    if lifecycle.job().sync_batchnorm:
+        lifecycle.at_end(_check_used)
+
+
+def _check_used() -> None:
+    if not _Used.yet:
+        warn(
+            "--sync-batchnorm had no effect: no BatchNormalization of Keras or tf_keras was trained in a step that is "
+            "split (layers of tf.compat.v1, and of the script's own, are not changed)"
+        )
 
 
 def synchronised(inputs) -> bool:
@@ -27,11 +48,18 @@ def synchronised(inputs) -> bool:
 
 
 def moments(inputs, axes, mask=None, keepdims: bool = False):
-    """(mean, variance) of the whole batch, the same on all ranks, in float32 (float64 for such inputs).
+    """The first two of `statistics`."""
+    return statistics(inputs, axes, mask, keepdims)[:2]
+
+
+def statistics(inputs, axes, mask=None, keepdims: bool = False):
+    """(mean, variance, number of entries) of the whole batch, the same on all ranks, in float32 (float64 for such
+    inputs).
 
     inputs: this rank's rows, [rows, ...].  axes: the dimensions to reduce, rows among them.  mask: True or 1 where an
     entry counts, broadcastable to `inputs`. Where no entry counts, mean and variance are 0. Collective.
     """
+    _Used.yet = True
     current = step.current()
     inputs = tf.convert_to_tensor(inputs)
     if inputs.dtype != tf.float64:
@@ -46,7 +74,8 @@ def moments(inputs, axes, mask=None, keepdims: bool = False):
     def of_batch(inputs):
         total, mean, variance = _put_together(_of_slice(inputs, axes, weights), current)
 
-        def gradient(*signals):
+        def gradient(*signals_and_total):
+            signals = signals_and_total[:2]  # the number does not depend on the inputs
             # A rank that only borrowed a row has no part in mean and variance.
             to_mean, to_variance = (
                 counts * tf.math.divide_no_nan(signal, total) for signal in _back_from_all(signals, current)
@@ -54,10 +83,10 @@ def moments(inputs, axes, mask=None, keepdims: bool = False):
             result = to_mean + 2.0 * to_variance * (inputs - mean)
             return result if weights is None else result * weights
 
-        return (mean, variance), gradient
+        return (mean, variance, total), gradient
 
-    mean, variance = of_batch(inputs)
-    return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
+    found = of_batch(inputs)
+    return found if keepdims else tuple(tf.squeeze(each, axes) for each in found)
 
 
 def _of_slice(inputs, axes, weights):

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 from cases import BATCH, FEATURES, adam, fit, main, table
 from cases import case as batchnorm_case
 from rows import Rows
@@ -122,6 +123,26 @@ def eager(jit):
     """A step that is no graph."""
     x, y = table(20)
     return trained(dense_model(), x, y, False, run_eagerly=True)
+
+
+@batchnorm_case
+def loop(jit):
+    """A training function of the script's own."""
+    x, y = table()
+    model = dense_model()
+    optimizer = adam()
+
+    @tf.function(jit_compile=jit)
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    starts = [start for _ in range(EPOCHS) for start in range(0, 42, BATCH)]
+    losses = [float(train_step(x[start : start + BATCH], y[start : start + BATCH])) for start in starts]
+    weights = [w.numpy().tolist() for w in model.weights]
+    return {"losses": losses, "weights": weights}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ def patch() -> None:
     """Patch BatchNormalization._moments, which gives mean and variance in training (Keras 3.10 and 3.15)."""
     from keras.src.layers.normalization.batch_normalization import BatchNormalization
 
+    batchnorm.expect()
+
     @patching.method(BatchNormalization, "_moments", ("inputs", "mask"))
     def moments(original, self, inputs, mask):
         if not batchnorm.synchronised(inputs):

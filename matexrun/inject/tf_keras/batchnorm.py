@@ -7,9 +7,11 @@ from matexrun.inject import batchnorm, patching, step
 
 
 def patch() -> None:
-    """Patch BatchNormalizationBase's _calculate_mean_and_var, and its fused way, which asks nobody for statistics and
-    is left for the other one, whose results are the same (tf_keras 2.18 to 2.21)."""
+    """Patch BatchNormalizationBase's _calculate_mean_and_var, and its fused way, which has statistics of its own
+    (tf_keras 2.18 to 2.21)."""
     from tf_keras.src.layers.normalization.batch_normalization import BatchNormalizationBase
+
+    batchnorm.expect()
 
     @patching.method(BatchNormalizationBase, "_calculate_mean_and_var", ("inputs", "reduction_axes", "keep_dims"))
     def mean_and_variance(original, self, inputs, reduction_axes, keep_dims, mask=None):
@@ -28,8 +30,25 @@ def patch() -> None:
     def fused(original, self, inputs, mask, training):
         if (isinstance(training, (bool, int)) and not training) or not batchnorm.synchronised(inputs):
             return original(self, inputs, mask=mask, training=training)
-        self.fused = False
-        try:
-            return self.call(inputs, training=training)  # the fused way ignores masks
-        finally:
-            self.fused = True
+        step.current().settles(self.non_trainable_variables)
+        return _fused(self, inputs)
+
+
+def _fused(layer, inputs):
+    """What the fused way makes of a batch: without its mask, and with the moving variance estimated for all data
+    (divided by n - 1), unlike that of the other way."""
+    (axis,) = layer.axis
+    axes = [i for i in range(inputs.shape.rank) if i != axis]
+    mean, variance, entries = batchnorm.statistics(inputs, axes, keepdims=True)
+
+    def along_axis(weights):
+        return None if weights is None else tf.reshape(weights, mean.shape)
+
+    wide = tf.cast(inputs, mean.dtype)
+    beta, gamma = along_axis(layer.beta), along_axis(layer.gamma)
+    output = tf.nn.batch_normalization(wide, mean, variance, beta, gamma, layer.epsilon)
+    estimate = variance * entries / tf.maximum(entries - 1.0, 1.0)
+    for moving, now in ((layer.moving_mean, mean), (layer.moving_variance, estimate)):
+        now = tf.stop_gradient(tf.reshape(now, moving.shape))
+        moving.assign(moving * layer.momentum + now * (1.0 - layer.momentum))
+    return tf.cast(output, inputs.dtype)
