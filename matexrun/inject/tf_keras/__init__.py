@@ -31,7 +31,7 @@ from matexrun.inject.tf_keras import (
 
 
 def patch() -> None:
-    """Apply every patch once. Raises PatchError where tf_keras is not as expected; tried on tf_keras 2.18 to 2.21."""
+    """Apply every patch once. Raises PatchError where tf_keras is not as expected; tried on tf_keras 2.18 and 2.21."""
     per_rank.refuse("tf_keras")
     for subject in (randomness, data, losses, metrics, batchnorm, optimizer, trainer, callbacks, writers):
         subject.patch()

@@ -113,7 +113,7 @@ def _build_late(metric, args) -> None:
     """AUC(multi_label=True), F1Score, R2Score and MeanTensor make their variables at the first update; have them before
     it.
 
-    They do so in a method that takes the shape of y_pred, or of y_true and y_pred (tf_keras 2.18 to 2.21).
+    They do so in a method that takes the shape of y_pred, or of y_true and y_pred (tf_keras 2.18 and 2.21).
     """
     for flag, method in (("_built", "_build"), ("built", "build")):
         if getattr(metric, flag, True) is False:
