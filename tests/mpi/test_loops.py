@@ -56,3 +56,13 @@ def test_they_run_with_a_warning_where_that_is_asked_for(tmp_path):
     assert run.status == 0 and not [result for result in run.results if "error" in str(result)], run.output
     for case in args[1:]:
         assert run.output.count(REASONS[case]) == 1, run.output
+
+
+def test_reduced_at_the_optimizer(tmp_path):
+    """Accumulated gradients can be combined there; ones clipped by hand in between are not the whole batch's."""
+    script, args = parity.SCRIPTS / "loops.py", ("--only", "accumulated", "numpy_slices")
+    alone = parity.run(tmp_path / "alone", script, *args)
+    run = parity.run(tmp_path / "run", script, *args, ranks=2, options=("--reduce-at", "optimizer"))
+    parity.assert_same(alone.results[0]["accumulated"], [result["accumulated"] for result in run.results])
+    for result in run.results:
+        assert "InexactError: step: the gradient of its loss on 7 rows" in result["numpy_slices"]["error"]

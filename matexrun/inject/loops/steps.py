@@ -2,10 +2,10 @@
 
 import tensorflow as tf
 
-from matexrun.errors import InexactError
 from matexrun.inject import lifecycle, slices
 from matexrun.inject.loops.batch import Arguments
 from matexrun.inject.loops.functions import Boundary
+from matexrun.inject.tensorflow import warn
 
 
 def tried(train_step, batch, rows: int, settled: list = ()):
@@ -29,9 +29,9 @@ def tried(train_step, batch, rows: int, settled: list = ()):
     changed = [variable for variable, _ in plan.changes if id(variable.handle) not in known]
     if changed:
         names = ", ".join(repr(variable.name) for variable in changed)
-        raise InexactError(
-            f"train_step changes {names} by hand, by amounts that depend on the rows of a batch; use a "
-            "keras.metrics.Mean or Sum, which matexrun keeps the same on all ranks"
+        warn(
+            f"train_step changes {names} by amounts that depend on the rows of a batch, and each rank keeps the value of "
+            "its own rows; a keras.metrics.Mean or Sum has that of the whole batch on all ranks"
         )
     return boundary.as_sum, plan.outputs
 
