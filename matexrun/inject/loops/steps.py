@@ -30,8 +30,8 @@ def tried(train_step, batch, rows: int, settled: list = ()):
     if changed:
         names = ", ".join(repr(variable.name) for variable in changed)
         warn(
-            f"train_step changes {names} by amounts that depend on the rows of a batch, and each rank keeps the value of "
-            "its own rows; a keras.metrics.Mean or Sum has that of the whole batch on all ranks"
+            f"train_step changes {names} by amounts that depend on the rows of a batch, and each rank keeps the value "
+            "of its own rows; a keras.metrics.Mean or Sum has that of the whole batch on all ranks"
         )
     return boundary.as_sum, plan.outputs
 
