@@ -16,7 +16,7 @@ def compiled(jit):
 
 
 def trained(model, callbacks, **options):
-    options = {"batch_size": BATCH, "epochs": 8, "validation_split": 0.3, **options}
+    options = {"batch_size": BATCH, "epochs": 4, "validation_split": 0.3, **options}
     return fit(model, *table(), callbacks=callbacks, **options)
 
 
@@ -45,36 +45,29 @@ def terminate_on_nan(jit):
 
 
 @case
-def checkpoint_best_only(jit):
+def checkpoints(jit):
+    """Of the best epoch, of every epoch's weights, and of every fifth step."""
     model = compiled(jit)
-    results = trained(model, [keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)])
-    loaded = keras.models.load_model("best.keras")
-    return {**results, "loaded": loaded.predict(table(5)[0], verbose=0).tolist()}
-
-
-@case
-def checkpoint_weights_of_every_epoch(jit):
-    model = compiled(jit)
-    save = keras.callbacks.ModelCheckpoint("epochs/{epoch:02d}-{val_loss:.3f}.weights.h5", save_weights_only=True)
-    results = trained(model, [save], epochs=3)
-    last = sorted(os.listdir("epochs"))[-1]
-    again = compiled(jit)
-    again.load_weights(os.path.join("epochs", last))
-    return {**results, "loaded": outcome(again)["weights"]}
-
-
-@case
-def checkpoint_by_steps(jit):
-    save = keras.callbacks.ModelCheckpoint("steps/{batch:02d}.weights.h5", save_weights_only=True, save_freq=5)
-    return trained(compiled(jit), [save], epochs=2)
+    save = [
+        keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True),
+        keras.callbacks.ModelCheckpoint("epochs/{epoch:02d}-{val_loss:.3f}.weights.h5", save_weights_only=True),
+        keras.callbacks.ModelCheckpoint("steps/{batch:02d}.weights.h5", save_weights_only=True, save_freq=5),
+    ]
+    results = trained(model, save, epochs=3)
+    best = keras.models.load_model("best.keras").predict(table(5)[0], verbose=0).tolist()
+    model.load_weights(os.path.join("epochs", sorted(os.listdir("epochs"))[0]))
+    return {**results, "best": best, "first": outcome(model)["weights"]}
 
 
 @case
 def csv_logger(jit):
-    results = trained(compiled(jit), [keras.callbacks.CSVLogger("log.csv")], epochs=3)
-    results = {**results, **trained(compiled(jit), [keras.callbacks.CSVLogger("log.csv", append=True)], epochs=2)}
+    model = compiled(jit)
+    results = [
+        trained(model, [keras.callbacks.CSVLogger("log.csv")], epochs=2),
+        trained(model, [keras.callbacks.CSVLogger("log.csv", append=True)], epochs=1),
+    ]
     with open("log.csv") as file:
-        return {**results, "csv": [[float(field) for field in line] for line in list(csv.reader(file))[1:]]}
+        return {"results": results, "csv": [[float(field) for field in line] for line in list(csv.reader(file))[1:]]}
 
 
 class Interrupted(Exception):
