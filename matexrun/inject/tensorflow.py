@@ -19,7 +19,7 @@ def check_version(tf) -> None:
 
 def patch(tf) -> None:
     """Apply all patches of this file."""
-    from matexrun.inject import draws, gradients, loops, v1  # which import TensorFlow
+    from matexrun.inject import draws, gradients, loops, pipelines, v1  # which import TensorFlow
 
     randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank(), lifecycle.job().size)
     _refuse_strategies(tf)
@@ -27,6 +27,7 @@ def patch(tf) -> None:
     draws.patch()
     gradients.patch()
     loops.patch()
+    pipelines.patch()
     v1.patch()
 
 

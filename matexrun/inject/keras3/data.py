@@ -4,7 +4,7 @@ Elements become `(data, (n_r, n))`: this rank's slice, its number of rows, and t
 the last ranks get one borrowed row and n_r = 0, because layers do not survive an empty slice.
 
 Arrays are sliced by index before the rows are gathered, so the work per rank does not grow with the number of ranks;
-datasets, generators and PyDatasets yield whole batches, which are sliced after.
+datasets, generators and PyDatasets yield whole batches, which are sliced after; datasets earlier where `pipelines` can.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import functools
 import tensorflow as tf
 
 from matexrun.errors import PatchError
-from matexrun.inject import lifecycle, patching, randomness, slices
+from matexrun.inject import lifecycle, patching, pipelines, randomness, slices
 
 _as_written = tf.autograph.experimental.do_not_convert
 
@@ -31,7 +31,7 @@ def split_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     options = tf.data.Options()
     options.deterministic = True
-    return dataset.map(one).with_options(options)
+    return pipelines.split_early(dataset, dataset.map(one)).with_options(options)
 
 
 def _split_indices(adapter, indices: tf.data.Dataset) -> tf.data.Dataset:
