@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 from cases import BATCH, adam, case, labels, main, table
-from loops import network, scaled, weights
+from networks import network, scaled, weights
 
 
 @case
