@@ -94,6 +94,8 @@ def split_early(dataset: tf.data.Dataset, late: tf.data.Dataset) -> tf.data.Data
     late: `dataset` with its batches split when they are made; its elements are `(slice, (n_r, n))`. What is built for a
     dataset is kept with it, so that its caches serve every `fit` as the script's own would.
     """
+    if lifecycle.job().size == 1:
+        return late
     early = getattr(dataset, "_matexrun_early", None)
     if early is None:
         try:
