@@ -86,6 +86,10 @@ class Job:
         return self
 
 
+# For tests of what matexrun does in the same way with every MPI: once is enough.
+any_mpi = pytest.mark.parametrize("python", PYTHONS[:1], ids=["any"], indirect=True)
+
+
 @pytest.fixture(params=PYTHONS, ids=lambda python: Path(python).parts[-3])
 def python(request):
     return request.param

@@ -9,20 +9,32 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import parent_of, processes_with, wait_until
+from conftest import PYTHONS, any_mpi, parent_of, processes_with, wait_until
+
+ENDINGS = [
+    ("raise", 0, 1, "failed with status 1"),
+    ("raise", 1, 1, "failed with status 1"),
+    ("sys.exit", 0, 3, "failed with status 3"),
+    ("os._exit", 1, 3, "failed with status 3"),
+    ("os._exit(0)", 0, 1, "ended with status 0 in the middle of the job"),
+    ("os._exit(0)", 1, 1, "ended with status 0 in the middle of the job"),
+    ("SIGKILL", 0, 137, r"was killed by SIGKILL \(status 137\)"),
+    ("SIGKILL", 1, 137, r"was killed by SIGKILL \(status 137\)"),
+    ("SIGSEGV", 1, 139, r"was killed by SIGSEGV \(status 139\)"),
+]
+# What an mpiexec can tell apart: a status, none, and a signal. All of them with one MPI, these with every other.
+TOLD_APART = [("raise", 1), ("os._exit(0)", 0), ("SIGKILL", 0)]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
-    ("how", "status", "problem"),
+    ("python", "how", "rank", "status", "problem"),
     [
-        ("raise", 1, "failed with status 1"),
-        ("sys.exit", 3, "failed with status 3"),
-        ("os._exit", 3, "failed with status 3"),
-        ("os._exit(0)", 1, "ended with status 0 in the middle of the job"),
-        ("SIGKILL", 137, r"was killed by SIGKILL \(status 137\)"),
-        ("SIGSEGV", 139, r"was killed by SIGSEGV \(status 139\)"),
+        pytest.param(python, *ending, id="-".join([Path(python).parts[-3], *map(str, ending[:2])]))
+        for python in PYTHONS
+        for ending in ENDINGS
+        if python == PYTHONS[0] or ending[:2] in TOLD_APART
     ],
+    indirect=["python"],
 )
 def test_a_failing_rank_ends_the_job(start, rank, how, status, problem):
     job = start("ending.py", rank, how).end()
@@ -35,6 +47,7 @@ def test_a_failing_rank_ends_the_job(start, rank, how, status, problem):
     assert ("logs/rank-1.log" in job.stderr) == (rank == 1)
 
 
+@any_mpi
 def test_a_rank_that_hangs_on_its_way_out(start):
     job = start("ending.py", 1, "hang-on-exit").end()
     assert job.status == 1
@@ -55,6 +68,7 @@ def test_a_rank_that_leaves_while_others_wait(start):
     )
 
 
+@any_mpi
 def test_waiting_for_a_slow_rank_is_no_failure(start):
     job = start("ending.py", 1, "late").end(within=15)
     assert (job.status, job.stderr) == (0, "")
@@ -75,6 +89,7 @@ def test_a_signal_to_the_launcher(start, signum, status):
     assert job.stderr.count("matexrun: ") == 1
 
 
+@any_mpi
 def test_a_second_interrupt_ends_ranks_that_ignore_it_at_once(start):
     job = start("ending.py", -1, "ignore")
     job.wait_for_event()
@@ -94,6 +109,7 @@ def test_ranks_have_time_to_save_their_work(start):
     assert (job.folder / "saved").read_text() == "all of it"
 
 
+@any_mpi
 def test_ranks_that_all_end_well_when_told(start):
     job = start("ending.py", -1, "end-well")
     job.wait_for_event()
@@ -143,6 +159,7 @@ def test_no_shared_memory_or_session_folder_of_mpi_is_left(start):
     assert {path for path in files if path.exists()} == set()
 
 
+@any_mpi
 def test_rank_0_prints_and_others_write_private_logs(start):
     job = start("ending.py", 1, "late").end(within=15)
     assert job.stdout == "rank 0 says hello\n"
@@ -152,6 +169,7 @@ def test_rank_0_prints_and_others_write_private_logs(start):
     assert {stat.S_IMODE(path.stat().st_mode) for path in job.logs.iterdir()} == {0o600}
 
 
+@any_mpi
 def test_rank_0_sees_the_terminal(start):
     ours, theirs = pty.openpty()
     job = start("terminal.py", stdout=theirs)
@@ -166,6 +184,7 @@ def test_rank_0_sees_the_terminal(start):
     assert job.end(within=15).status == 0
 
 
+@any_mpi
 @pytest.mark.parametrize("link", ["logs", "logs/rank-2.log"])
 def test_logs_never_follow_links(start, tmp_path, link):
     elsewhere = tmp_path / "elsewhere"
