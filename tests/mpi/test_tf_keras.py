@@ -9,6 +9,7 @@ from test_parity import cases, results, shown
 
 pytestmark = [
     pytest.mark.skipif(not importlib.util.find_spec("tf_keras"), reason="tf_keras is not installed (see Makefile)"),
+    pytest.mark.tf_keras,
     pytest.mark.timeout(700),
 ]
 
