@@ -16,7 +16,7 @@ nox.options.default_venv_backend = "venv"
 @nox.session
 @nox.parametrize(("tensorflow", "keras"), PAIRS)
 def matrix(session, tensorflow, keras):
-    """the tests that depend on the insides of TensorFlow and Keras, with the newest Keras 3 that this TensorFlow takes, an older one, or tf_keras."""
+    """What depends on the insides of TensorFlow and Keras: with the newest Keras 3, an older one, or tf_keras."""
     keras3 = f"keras=={OLDER[tensorflow]}.*" if keras == "older" else "keras>=3"
     session.install(f"tensorflow-cpu=={tensorflow}.*", keras3, ".[mpich,test]")
     if keras == "legacy":  # what it depends on, the wheel `tensorflow`, would be installed over `tensorflow-cpu`
