@@ -38,12 +38,12 @@ def mixed_float16(jit):
 
 @case
 def loss_scale_that_overflows_on_one_rank(jit):
-    """Two batches an epoch whose gradients, times the first scale, are too large for float32: their steps are skipped
-    on all ranks, though one rank alone has the large row."""
+    """One row alone makes the gradient of its batch, times the first scale, too large for float32: that step is skipped
+    on all ranks. Another makes that of its slice's own mean too large, but not that of the batch's: it is taken."""
     inner = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**127)
     x, y = table()
-    y[[0, BATCH + 5]] += 1e4
+    y[[0, BATCH + 5]] += [[5], [1e4]]
     results = fit(compiled(jit, optimizer), x, y, batch_size=BATCH, shuffle=False)
     return {**results, "scale": float(optimizer.dynamic_scale), "updates": int(inner.iterations)}
 
