@@ -19,11 +19,12 @@ def check_version(tf) -> None:
 
 def patch(tf) -> None:
     """Apply all patches of this file."""
-    from matexrun.inject import draws, gradients, loops, pipelines, v1  # which import TensorFlow
+    from matexrun.inject import data_order, draws, gradients, loops, pipelines, v1  # which import TensorFlow
 
     randomness.patch_tensorflow(lifecycle.job().seed, lifecycle.rank(), lifecycle.job().size)
     _refuse_strategies(tf)
     files.patch_tensorflow()
+    data_order.patch()
     draws.patch()
     gradients.patch()
     loops.patch()

@@ -66,3 +66,9 @@ def test_reduced_at_the_optimizer(tmp_path):
     parity.assert_same(alone.results[0]["accumulated"], [result["accumulated"] for result in run.results])
     for result in run.results:
         assert "InexactError: step: the gradient of its loss on 7 rows" in result["numpy_slices"]["error"]
+
+
+def test_pipelines_keep_their_order(tmp_path):
+    """Each rank would have other batches, where a script allows any order."""
+    run = parity.run(tmp_path / "run", parity.SCRIPTS / "any_order.py", ranks=2)
+    assert (run.status, run.output.split()) == (0, ["True", "True"]), run.output
