@@ -26,12 +26,10 @@ def patch() -> None:
 
     @patching.method(tf.data.Dataset, "with_options", ("options",))
     def with_options(original, self, options, *args, **kwargs):
-        made = original(self, options, *args, **kwargs)
-        if options.deterministic is not False:
-            return made
-        ordered = tf.data.Options()
-        ordered.deterministic = True
-        return original(made, ordered)
+        if options.deterministic is False:
+            options = tf.data.Options().merge(options)  # a copy: the script may show its own
+            options.deterministic = True
+        return original(self, options, *args, **kwargs)
 
 
 def _in_order(name: str) -> None:

@@ -1,4 +1,4 @@
-"""usage: python any_order.py OUT: pipelines that may give their elements in any order; prints whether they came in order."""
+"""usage: python any_order.py OUT: pipelines that may give elements in any order; prints whether they came in order."""
 
 import time
 
