@@ -1,5 +1,7 @@
 """Models with BatchNormalization: dense, convolutional, masked, in mixed precision, with slices of unequal size."""
 
+import inspect
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -40,6 +42,8 @@ def dense(jit):
 
 @batchnorm_case
 def renorm(jit):
+    if "renorm" not in inspect.signature(keras.layers.BatchNormalization).parameters:  # before Keras 3.14
+        return {"skip": "this Keras has no renorm"}
     return trained(dense_model(offset=[0.0, 1.0, -2.0, 0.0, 3.0], renorm=True), *table(), jit)
 
 

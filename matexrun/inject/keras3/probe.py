@@ -248,7 +248,7 @@ def _own_compute_loss(model) -> bool:
 
 def _adds_losses(model) -> bool:
     """Whether losses can come from layers: the user's own, what has called add_loss(), and activity regularizers, which
-    Keras divides by the rows of the batch in later versions (3.15), and only sums in earlier ones (3.10)."""
+    Keras divides by the rows of the batch since 3.14, and only sums before."""
     return any(
         getattr(layer, "_losses", None)
         or getattr(layer, "activity_regularizer", None) is not None
