@@ -23,7 +23,8 @@ SCRIPT = """
 import json, os, sys
 from mpi4py import MPI
 world = MPI.COMM_WORLD
-with open(f"saw-{world.rank}.json", "w") as file:
+# By /proc, whose files all ranks write; others are written by rank 0 alone.
+with open(f"/proc/self/root{os.getcwd()}/saw-{world.rank}.json", "w") as file:
     json.dump({"size": world.size, "sum": world.allreduce(world.rank + 1), "args": sys.argv[1:],
                "cores": sorted(os.sched_getaffinity(0)), "vendor": MPI.get_vendor()[0]}, file)
 """
