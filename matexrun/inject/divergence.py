@@ -14,9 +14,9 @@ from matexrun.inject import lifecycle
 _watches: list = []  # weak references to those of hand-written loops, in the order of their making
 
 
-def checksums(tensors: list) -> list[int]:
-    """One for each eager tensor."""
-    return [zlib.crc32(np.ascontiguousarray(t.numpy()).view(np.uint8).reshape(-1).data) for t in tensors]
+def checksums(values: list) -> list[int]:
+    """One for each array or eager tensor."""
+    return [zlib.crc32(np.ascontiguousarray(value).view(np.uint8).reshape(-1).data) for value in values]
 
 
 def assert_equal(checked: list, when: str = "after an update") -> None:

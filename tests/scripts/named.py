@@ -47,13 +47,21 @@ def main(keras):
     parser.add_argument("--only", nargs="*", default=None)
     args = parser.parse_args()
     jit = {"on": True, "off": False, "auto": "auto"}[args.jit]
-    path = os.path.join(args.out, f"{os.getpid()}.json")
-    results = {}
-    for name in CASES if args.only is None else args.only:
+
+    def run(name):
         keras.backend.clear_session()
         keras.utils.set_random_seed(3)
+        return CASES[name](jit)
+
+    write_results(args.out, CASES if args.only is None else args.only, run)
+
+
+def write_results(out, names, run):
+    """Write what run(name) returns, or its error, for each of the names."""
+    path, results = os.path.join(out, f"{os.getpid()}.json"), {}
+    for name in names:
         try:
-            results[name] = CASES[name](jit)
+            results[name] = run(name)
         except Exception:
             results[name] = {"error": traceback.format_exc()}
         with open(path, "w") as file:  # after each case, so that those before a crash are there

@@ -6,17 +6,13 @@ Every process writes OUT/<pid>.json: {example: {"losses": ..., "weights": ..., "
 """
 
 import argparse
-import json
-import os
-import traceback
 
+import named
 import numpy as np
 import tensorflow.compat.v1 as tf
+from named import BATCH, FEATURES, N
 
 EXAMPLES = {}
-FEATURES = 5
-BATCH = 7  # neither 2 nor 3 ranks divide it
-N = 50  # 7 batches of 7, and one last row for all ranks together
 
 
 def example(function):
@@ -27,10 +23,9 @@ def example(function):
 
 def table(n=N, outputs=1, seed=7):
     """x float32 [n, FEATURES + 1], whose last column is the row's id / n, and y float32 [n, outputs]."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, FEATURES))
-    y = np.tanh(x @ rng.normal(size=(FEATURES, outputs))) + rng.normal(scale=0.1, size=(n, outputs))
-    return np.column_stack([x, np.arange(1, n + 1) / n]).astype("float32"), y.astype("float32")
+    x, y = named.table(n, outputs, seed)
+    x[:, -1] /= n
+    return x, y
 
 
 def batches(*arrays, epochs=1, size=BATCH):
@@ -88,14 +83,10 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--only", nargs="*", default=None)
     args = parser.parse_args()
-    path = os.path.join(args.out, f"{os.getpid()}.json")
-    results = {}
-    for name in EXAMPLES if args.only is None else args.only:
+
+    def run(name):
         with tf.Graph().as_default():
             tf.set_random_seed(3)
-            try:
-                results[name] = EXAMPLES[name]()
-            except Exception:
-                results[name] = {"error": traceback.format_exc()}
-        with open(path, "w") as file:  # after each example, so that those before a crash are there
-            json.dump(results, file, default=float)
+            return EXAMPLES[name]()
+
+    named.write_results(args.out, EXAMPLES if args.only is None else args.only, run)

@@ -15,8 +15,10 @@ def variables(model) -> list:
 
 
 def synchronise(model) -> None:
-    """Give every rank rank 0's variables of the model and its optimizer. Collective."""
-    replicas.make_equal(variables(model))
+    """Give every rank rank 0's variables of the model and its optimizer; none before it is built and compiled.
+    Collective."""
+    if model.built and model.compiled:
+        replicas.make_equal(variables(model))
 
 
 def trained(model) -> list:

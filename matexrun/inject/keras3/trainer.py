@@ -9,7 +9,7 @@ import functools
 import tensorflow as tf
 
 from matexrun.collectives import ops
-from matexrun.inject import divergence, outputs, patching, per_rank, slices, step
+from matexrun.inject import divergence, entries, outputs, patching, per_rank, slices, step
 from matexrun.inject.keras3 import probe, state
 from matexrun.inject.loops import steps
 from matexrun.inject.tensorflow import warn
@@ -31,21 +31,7 @@ def patch() -> None:
             self.predict_function = _gathering(self.predict_function)
         return self.predict_function
 
-    @patching.method(TensorFlowTrainer, "fit", ("x", "y"))
-    def fit(original, self, *args, **kwargs):
-        if self.built and self.compiled:
-            state.synchronise(self)
-        history = original(self, *args, **kwargs)
-        divergence.assert_equal(state.trained(self), "at the end of training")
-        state.settle(self)
-        return history
-
-    for name in ("evaluate", "predict"):
-
-        @patching.method(TensorFlowTrainer, name, ("x",))
-        def with_statistics(original, self, *args, **kwargs):
-            state.settle(self)
-            return original(self, *args, **kwargs)
+    entries.patch(TensorFlowTrainer, state)
 
 
 class StepFunction:
@@ -90,13 +76,11 @@ class StepFunction:
                 self._as_sum, self._kinds = steps.tried(self._step_function, batch, int(rows), settled)
             iterator = slices.put_back(first, iterator, model.steps_per_execution)
         if model.jit_compile:
-            reason = None if ops.supports_jit() else "the collectives run as numpy_function here"
-            reason = reason or probe.reason_against_jit(model)
+            reason = probe.reason_against_jit(model)
             if reason:
                 warn(f"jit_compile is switched off, because {reason}")
                 model.jit_compile = False
-        if model.built:
-            state.synchronise(model)
+        state.synchronise(model)
         return iterator
 
     def _step(self, element):

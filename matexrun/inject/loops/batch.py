@@ -21,6 +21,11 @@ class Arguments:
         self._batch = [i for i, size in enumerate(sizes) if size is not None and size == self.rows]
         self.key = tuple(_key(leaf) for leaf in self._flat)
 
+    @property
+    def whole(self) -> tuple:
+        """(args, kwargs) as they were given."""
+        return self._structure
+
     def slice(self, start: int, take: int) -> tuple:
         """(args, kwargs) with rows start .. start + take - 1 of the batch."""
         flat = list(self._flat)

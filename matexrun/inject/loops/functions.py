@@ -92,7 +92,7 @@ class Boundary:
         with tf.init_scope():
             self.as_sum = tf.Variable(0.0, trainable=False, name="matexrun_as_sum")
         counts().whole(arguments.rows or 1)
-        args, kwargs = arguments.slice(0, arguments.rows or 0)
+        args, kwargs = arguments.whole
         with step.entered(self._step()) as current:
             concrete = self._function.get_concrete_function(*args, **kwargs)
         self._trains = current.combined
@@ -100,13 +100,13 @@ class Boundary:
         self.settled = current.settled
         self.variables = _variables(concrete)
         self.graph = concrete.graph
-        self._watch = divergence.Watch(self._updated).check_at_end()
         if self._trains and current.taken and arguments.rows is None and not self._drawn:
             warn(
                 f"{self.name} trains, but none of its arguments has rows that could be split, so all ranks do the same "
                 "work; the result is right, but no sooner: give it the batch as an argument"
             )
         if self._trains:
+            self._watch = divergence.Watch(self._updated).check_at_end()
             replicas.make_equal(self.variables)
 
     def _updated(self) -> list:
@@ -127,7 +127,7 @@ class Boundary:
     def whole(self, arguments: Arguments):
         """The function's result for the whole batch, computed by every rank."""
         counts().whole(arguments.rows or 1)
-        args, kwargs = arguments.slice(0, arguments.rows or 0)
+        args, kwargs = arguments.whole
         try:
             with step.entered(self._step()):
                 return self._call(self._function, *args, **kwargs)

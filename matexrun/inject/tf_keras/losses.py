@@ -8,7 +8,7 @@ from matexrun.collectives import ops
 from matexrun.errors import InexactError
 from matexrun.inject import patching, step
 from matexrun.inject.keras3.losses import of_batch
-from matexrun.inject.tf_keras import metrics
+from matexrun.inject.tf_keras.metrics import updates
 
 _MEANS = ("auto", "sum_over_batch_size")
 
@@ -27,7 +27,7 @@ def patch() -> None:
         current = step.current()
         if current is None:
             return original(self, y_true, y_pred, *args, **kwargs)
-        with metrics.together(current):
+        with updates.together(current):
             return original(self, y_true, y_pred, *args, **kwargs)
 
 

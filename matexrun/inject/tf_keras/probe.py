@@ -1,14 +1,10 @@
-"""User-written losses and metrics of a tf_keras model are tried once, on the first batch, as told in `keras3.probe`."""
+"""User-written losses and metrics of a tf_keras model are tried once, on the first batch, as told in `probing`."""
 
-import contextlib
-
-import numpy as np
 import tensorflow as tf
 
-from matexrun.inject import sparse
-from matexrun.inject.keras3 import probe as keras3
-from matexrun.inject.tf_keras import metrics
+from matexrun.inject import probing
 from matexrun.inject.tf_keras.data import Slice
+from matexrun.inject.tf_keras.metrics import updates
 
 
 def needed(model) -> bool:
@@ -37,15 +33,15 @@ def check(model, first: Slice) -> None:
     problems, adds_up = [], {}
     if wanted:
         data = _unpack(first.data)
-        with _state_kept(model):
-            whole = _Part(model, *data)
+        with probing.state_kept(model, model.variables):
+            whole = probing.Part(model, _forward, *data)
             _build_compiled(model, whole)  # on all ranks, also on one without rows to try
             if rows >= 2:
-                halves = [keras3.between(data, 0, rows // 2), keras3.between(data, rows // 2, rows)]
-                parts = [whole, *(_Part(model, *half) for half in halves)]
+                halves = [probing.between(data, 0, rows // 2), probing.between(data, rows // 2, rows)]
+                parts = [whole, *(probing.Part(model, _forward, *half) for half in halves)]
                 problems = _check_losses(model, parts)
                 adds_up = _check_metrics(model, parts)
-    keras3.decide(problems, adds_up, rows >= 2 or not wanted, _user_metrics(model), metrics.additive)
+    probing.decide(problems, adds_up, rows >= 2 or not wanted, _user_metrics(model), updates.additive)
 
 
 def _build_compiled(model, part) -> None:
@@ -58,110 +54,38 @@ def _build_compiled(model, part) -> None:
 
 def reason_against_jit(model) -> str | None:
     """Why XLA cannot compile this model's step, or None."""
-    # In a step of the user's, gradients are combined before it is known what becomes of them.
-    optimizer = model.optimizer if type(model).train_step.__module__.startswith("tf_keras.") else None
-    for layer in model._flatten_layers():
-        if type(layer).__name__ == "Embedding" and layer.trainable and not sparse.compilable(optimizer):
-            return (
-                f"the gradient of the layer {layer.name!r} consists of slices, and XLA cannot gather them "
-                "(--sparse tells which optimizers can do without)"
-            )
-    for metric in _user_metrics(model):
-        if metric not in metrics.additive:
-            name = getattr(metric, "name", None) or getattr(metric, "__name__", metric)
-            return f"the metric {name!r} is not a sum over rows, and XLA cannot gather rows from the other ranks"
-    return None
+    return probing.reason_against_jit(model, "tf_keras.", _user_metrics(model), updates.additive)
 
 
-class _Part:
-    """Some rows, the model's predictions for them, and the losses that its layers added."""
-
-    def __init__(self, model, x, y, weight):
-        self.x, self.y, self.weight = x, y, weight
-        self.rows = len(tf.nest.flatten(x)[0])
-        self.y_pred = model(x, training=False)
-        self.added = [float(tf.reduce_sum(loss)) for loss in model.losses]
+def _forward(model, x):
+    return model(x, training=False)
 
 
 def _check_losses(model, parts) -> list[str]:
-    if _own_compute_loss(model):
-        values = [model.compute_loss(p.x, p.y, p.y_pred, p.weight) for p in parts]
-        if not keras3.is_mean(values, parts):
-            return [keras3.message("compute_loss() of the model", values, parts)]
-        return []
-    problems = []
-    for i in range(len(parts[0].added)):
-        values = [part.added[i] if i < len(part.added) else np.nan for part in parts]
-        if not keras3.is_mean(values, parts):
-            problems.append(keras3.message("a loss added by a layer (add_loss)", values, parts))
-    for loss, values in _values_of_losses(model, parts):
-        if values[0].shape.rank == 0:
-            if not keras3.is_mean(values, parts):
-                problems.append(keras3.message(f"the loss {loss.name!r}", values, parts))
-        elif not np.allclose(values[0], tf.concat(values[1:], 0), rtol=1e-2, atol=1e-5):
-            problems.append(
-                f"the loss {loss.name!r} gives a row another value when it is computed with other rows: it depends on "
-                "the whole batch, and slices of the batch cannot make it up"
-            )
-    return problems
+    def own(part):
+        return model.compute_loss(part.x, part.y, part.y_pred, part.weight)
 
+    def compute(part):
+        model.compiled_loss(part.y, part.y_pred, part.weight)
 
-def _values_of_losses(model, parts) -> list:
-    """[(loss, [what it returned for each part])] of the losses that the user wrote, called as in a step, by the
-    LossesContainer, which knows what output each belongs to, and listened to."""
-    if not _user_losses(model):
-        return []
-    heard = []
-    for loss in _user_losses(model):
-        values, call = [], loss.call
-        loss.call = lambda *args, values=values, call=call: (
-            values.append(tf.convert_to_tensor(call(*args))) or values[-1]
-        )
-        heard.append((loss, values))
-    try:
-        for part in parts:
-            model.compiled_loss(part.y, part.y_pred, part.weight)
-    finally:
-        for loss, _ in heard:
-            del loss.call
-    return heard
+    own = own if _own_compute_loss(model) else None
+    return probing.loss_problems(parts, own, "a loss added by a layer (add_loss)", _user_losses(model), compute)
 
 
 def _check_metrics(model, parts) -> dict[int, bool]:
-    """{index in _user_metrics: whether its state on all rows is the sum of its states on the parts}.
-
-    Where a state does not change at all, the answer would say nothing, and counts as no.
-    """
-    compiled, states = model.compiled_metrics, []
+    """{index in _user_metrics: whether its state on all rows is the sum of its states on the parts}."""
+    compiled = model.compiled_metrics
     if compiled is None or not compiled.built:
         return {}
-    compiled.update_state(parts[0].y, parts[0].y_pred, parts[0].weight)  # some make variables only now
-    own = {i: metric for i, metric in enumerate(_user_metrics(model)) if metric in compiled.metrics}
-    for part in parts:
-        model.reset_metrics()
-        start = {i: [v.numpy() for v in metric.variables] for i, metric in own.items()}
+
+    def update(part):
         compiled.update_state(part.y, part.y_pred, part.weight)
-        states.append(
-            {i: [v.numpy() - old for v, old in zip(m.variables, start[i], strict=True)] for i, m in own.items()}
-        )
+
+    update(parts[0])  # some make variables only now
+    own = {i: metric for i, metric in enumerate(_user_metrics(model)) if metric in compiled.metrics}
+    states = probing.metric_states(parts, own, model.reset_metrics, update)
     # Without variables, a metric keeps its state where we cannot see it.
-    return {i: bool(states[0][i]) and all(map(keras3.adds_up, *(state[i] for state in states))) for i in own}
-
-
-@contextlib.contextmanager
-def _state_kept(model):
-    """Forward passes may count, draw seeds, or collect; afterwards it is as if they had not been.
-
-    Metrics are empty before the first step, also those that come into being here.
-    """
-    kept = [(v, v.numpy()) for v in model.variables]
-    try:
-        yield
-    finally:
-        for variable, value in kept:
-            if not np.array_equal(variable.numpy(), value):
-                variable.assign(value)
-        model.reset_metrics()
+    return {i: bool(states[0][i]) and probing.add_up(states, i) for i in own}
 
 
 def _user_losses(model) -> list:
@@ -181,12 +105,12 @@ def _is_users(function) -> bool:
 
 def _user_metrics(model) -> list:
     """The metrics whose update the user wrote; before they are built, what compile() was given."""
-    compiled, found = model.compiled_metrics, [m for m in model.metrics if metrics.written_by_user(m)]
+    compiled, found = model.compiled_metrics, [m for m in model.metrics if updates.written_by_user(m)]
     if compiled is None or compiled.built:
         return found
     given = tf.nest.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     given = [m for m in given if m is not None]
-    return found + [m for m in given if (metrics.written_by_user(m) if hasattr(m, "update_state") else _is_users(m))]
+    return found + [m for m in given if (updates.written_by_user(m) if hasattr(m, "update_state") else _is_users(m))]
 
 
 def _own_compute_loss(model) -> bool:

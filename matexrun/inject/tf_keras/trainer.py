@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from matexrun.collectives import ops
 from matexrun.errors import UsageError
-from matexrun.inject import divergence, outputs, patching, slices, step
+from matexrun.inject import divergence, entries, outputs, patching, slices, step
 from matexrun.inject.loops import steps
 from matexrun.inject.tensorflow import warn
 from matexrun.inject.tf_keras import losses, probe, state
@@ -43,20 +43,7 @@ def patch() -> None:
             self.predict_function = _gathering(original(self, force))
         return self.predict_function
 
-    @patching.method(Model, "fit", ("x", "y"))
-    def fit(original, self, *args, **kwargs):
-        state.synchronise(self)
-        history = original(self, *args, **kwargs)
-        divergence.assert_equal(state.trained(self), "at the end of training")
-        state.settle(self)
-        return history
-
-    for name in ("evaluate", "predict"):
-
-        @patching.method(Model, name, ("x",))
-        def with_statistics(original, self, *args, **kwargs):
-            state.settle(self)
-            return original(self, *args, **kwargs)
+    entries.patch(Model, state)
 
 
 def _step(original, model, data, *, name: str):
@@ -137,8 +124,7 @@ def _prepare(model, iterator, name: str):
                 "and its batch size is fixed, so batches cannot be split: use stateful=False"
             )
     if model.jit_compile:
-        reason = None if ops.supports_jit() else "the collectives run as numpy_function here"
-        reason = reason or probe.reason_against_jit(model)
+        reason = probe.reason_against_jit(model)
         if reason:
             warn(f"jit_compile is switched off, because {reason}")
             model._jit_compile = False  # the property would throw away the function that is about to be traced

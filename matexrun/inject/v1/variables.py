@@ -2,12 +2,12 @@
 
 import functools
 import weakref
-import zlib
 
 import numpy as np
 
 from matexrun.errors import ContractError
 from matexrun.inject import lifecycle
+from matexrun.inject.divergence import checksums
 
 _settled = weakref.WeakKeyDictionary()  # {session: operations of the variables that are the same on all ranks}
 
@@ -55,8 +55,7 @@ def synchronise(session, plan, run) -> None:
     world = lifecycle.world()
     values = [np.array(value) for value in run(session, mine, {})]  # copies, to be overwritten
     described = [(v.op.name, value.shape, value.dtype.str) for v, value in zip(mine, values, strict=True)]
-    sums = [zlib.crc32(np.ascontiguousarray(value).view(np.uint8).reshape(-1).data) for value in values]
-    everyone = world.allgather_object((described, sums))
+    everyone = world.allgather_object((described, checksums(values)))
     for rank, (theirs, _) in enumerate(everyone):
         if theirs != everyone[0][0]:
             odd = next(iter(set(theirs) ^ set(everyone[0][0])), "the same in another order")
