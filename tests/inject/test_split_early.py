@@ -6,9 +6,9 @@ In one process: what a rank would take is an argument. Rows are read from files,
 import itertools
 
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-from matexrun.inject import pipelines, pure, slices  # noqa: E402
+from matexrun.inject import pipelines, pure, slices
 
 Data = tf.data.Dataset
 

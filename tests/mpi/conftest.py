@@ -4,17 +4,14 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import environments
 import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
 REPOSITORY = Path(__file__).parents[2]
-
-# mpi4py loads one MPI library per environment: this variable names the Python of one with the other library.
-PYTHONS = [sys.executable, *filter(None, [os.environ.get("MATEXRUN_TEST_OPENMPI_PYTHON")])]
 
 
 def processes_with(text: str) -> list[str]:
@@ -87,12 +84,12 @@ class Job:
 
 
 # For tests of what matexrun does in the same way with every MPI: once is enough.
-any_mpi = pytest.mark.parametrize("python", PYTHONS[:1], ids=["any"], indirect=True)
+any_mpi = pytest.mark.parametrize("python", environments.PYTHONS[:1], ids=["any"], indirect=True)
 
 
-@pytest.fixture(params=PYTHONS, ids=lambda python: Path(python).parts[-3])
+@pytest.fixture(params=environments.PYTHONS, ids=environments.name)
 def python(request):
-    return request.param
+    return environments.existing(request.param)
 
 
 @pytest.fixture

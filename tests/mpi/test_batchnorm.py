@@ -1,7 +1,5 @@
 """--sync-batchnorm: models with BatchNormalization give on ranks what they give alone; and what is said without it."""
 
-import importlib.util
-
 import parity
 import pytest
 
@@ -36,13 +34,3 @@ def test_without_it_the_run_says_so(alone, tmp_path):
     assert together.output.count("--sync-batchnorm takes those of the whole batch") == 1
     with pytest.raises(AssertionError):
         parity.assert_same(alone["dense"]["history"], [result["dense"]["history"] for result in together.results])
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("tf_keras"), reason="tf_keras is not installed (see Makefile)")
-def test_statistics_of_the_whole_batch_in_tf_keras(tmp_path):
-    script = parity.SCRIPTS / "tfkeras_batchnorm.py"
-    alone = parity.run(tmp_path / "alone", script)
-    together = parity.run(tmp_path / "run", script, ranks=3, options=("--sync-batchnorm",))
-    assert (alone.status, together.status) == (0, 0), alone.output + together.output + together.logs
-    for case, expected in alone.results[0].items():
-        parity.assert_same(expected, [result[case] for result in together.results])

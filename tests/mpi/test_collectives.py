@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import environments
 import pytest
 
 pytestmark = pytest.mark.matrix
@@ -17,7 +18,6 @@ CASES = [
     for before, line in zip(*[(HERE / "collectives_cases.py").read_text().splitlines()[skip:] for skip in (0, 1)])  # noqa: B905
     if before == "@case"
 ]
-OPENMPI = os.environ.get("MATEXRUN_TEST_OPENMPI_PYTHON")
 
 
 def mpirun(ranks, arguments, python=sys.executable, timeout=150, **options):
@@ -26,7 +26,7 @@ def mpirun(ranks, arguments, python=sys.executable, timeout=150, **options):
     command = [str(mpiexec), "-n", str(ranks)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("MATEXRUN_")}
     env |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-    if python == OPENMPI:
+    if python == environments.OPENMPI:
         command += ["--oversubscribe", "--bind-to", "none"]
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     env |= options.pop("env", {})
@@ -56,19 +56,18 @@ def job(ranks, collectives, python=sys.executable, cases=()):
 
 
 JOBS = {
-    "2-ffi": (2, "ffi"),
-    "3-ffi": (3, "ffi"),
-    "3-numpy": (3, "numpy"),
-    "openmpi-3-auto": (3, "auto", OPENMPI),
+    "2-ffi": (2, "ffi", sys.executable),
+    "3-ffi": (3, "ffi", sys.executable),
+    "3-numpy": (3, "numpy", sys.executable),
+    "openmpi-3-auto": (3, "auto", environments.PYTHONS[1]),
 }
 _done = {}
 
 
 def results_of(name):
-    if name.startswith("openmpi") and not OPENMPI:
-        pytest.skip("MATEXRUN_TEST_OPENMPI_PYTHON names no Python with Open MPI")
+    ranks, collectives, python = JOBS[name]
     if name not in _done:
-        _done[name] = job(*JOBS[name])
+        _done[name] = job(ranks, collectives, environments.existing(python))
     return _done[name]
 
 

@@ -8,8 +8,9 @@ import stat
 import time
 from pathlib import Path
 
+import environments
 import pytest
-from conftest import PYTHONS, any_mpi, parent_of, processes_with, wait_until
+from conftest import any_mpi, parent_of, processes_with, wait_until
 
 ENDINGS = [
     ("raise", 0, 1, "failed with status 1"),
@@ -29,10 +30,10 @@ TOLD_APART = [("raise", 1), ("os._exit(0)", 0), ("SIGKILL", 0)]
 @pytest.mark.parametrize(
     ("python", "how", "rank", "status", "problem"),
     [
-        pytest.param(python, *ending, id="-".join([Path(python).parts[-3], *map(str, ending[:2])]))
-        for python in PYTHONS
+        pytest.param(python, *ending, id="-".join([environments.name(python), *map(str, ending[:2])]))
+        for python in environments.PYTHONS
         for ending in ENDINGS
-        if python == PYTHONS[0] or ending[:2] in TOLD_APART
+        if python == environments.PYTHONS[0] or ending[:2] in TOLD_APART
     ],
     indirect=["python"],
 )

