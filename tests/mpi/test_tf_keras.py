@@ -15,6 +15,8 @@ RUNS = {
     "jit": ("tfkeras_fit.py", 2, ("--jit", "on", "--only", *JIT)),
     "files": ("tfkeras_files.py", 3, ()),
 }
+if parity.EVERYTHING:
+    RUNS |= {"fit on 2": ("tfkeras_fit.py", 2, ()), "files on 2": ("tfkeras_files.py", 2, ())}
 CASES = [(name, case) for name, (script, _, args) in RUNS.items() for case in (args[3:] or cases(script))]
 
 

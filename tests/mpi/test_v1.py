@@ -10,6 +10,8 @@ pytestmark = pytest.mark.matrix
 
 # Starts and graph building take most of the time, so only the longest script runs on both numbers of ranks.
 RUNS = [("v1_feeds.py", 2), ("v1_feeds.py", 3), ("v1_inputs.py", 3), ("v1_state.py", 2)]
+if parity.EVERYTHING:
+    RUNS += [("v1_inputs.py", 2), ("v1_state.py", 3)]
 
 
 def examples(script: str) -> list[str]:
