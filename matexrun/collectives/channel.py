@@ -10,12 +10,16 @@ import functools
 import hashlib
 import os
 import threading
+import time
 
 import numpy as np
 from mpi4py import MPI
 
 from matexrun.collectives import watch
 from matexrun.errors import CollectiveError
+
+SPIN = 200e-6  # seconds of polling for the other ranks, before
+PAUSE = 100e-6  # seconds of sleep between two looks
 
 
 @functools.lru_cache(maxsize=4096)
@@ -70,11 +74,19 @@ class Channel:
         self._count += 1
         key = digest(f"{what}\n{detail}")
         self._head[:] = self._count, -self._count, key, -key, flag
-        self._comm.Allreduce(MPI.IN_PLACE, self._head, MPI.MAX)
+        _wait(self._comm.Iallreduce(MPI.IN_PLACE, self._head, MPI.MAX))
         count, minus_count, key, minus_key, flag = self._head.tolist()
         if count != -minus_count or key != -minus_key:
             raise CollectiveError(_disagreement(self._name, self._comm.allgather((self._count, what, detail))))
         return bool(flag)
+
+
+def _wait(request: MPI.Request) -> None:
+    """Wait for the other ranks; after a while leave the core to them, because there may be more ranks than cores."""
+    eager = time.monotonic() + SPIN
+    while not request.Test():
+        if time.monotonic() > eager:
+            time.sleep(PAUSE)
 
 
 def _disagreement(name: str, calls: list[tuple[int, str, str]]) -> str:

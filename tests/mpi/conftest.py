@@ -10,6 +10,9 @@ from pathlib import Path
 import environments
 import pytest
 
+# A shell that starts the tests in the background ignores SIGINT, and children inherit that: Ctrl-C would do nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SCRIPTS = Path(__file__).parent / "scripts"
 REPOSITORY = Path(__file__).parents[2]
 
